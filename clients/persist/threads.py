@@ -22,6 +22,9 @@ STORING_MAX: Final = 64
 USERS_MAX: Final = 256
 """Calls into code of users under way: threads are made as they are needed."""
 
+ROWS_ON_LOOP: Final = 1000
+"""Rows that are computed with on the loop: a millisecond or two."""
+
 
 def _pool(name: str, count: int) -> PerProcess[ThreadPoolExecutor]:
     return PerProcess(lambda: ThreadPoolExecutor(max_workers=count, thread_name_prefix=f"persist-{name}"))
@@ -38,6 +41,11 @@ async def storing(runtime: Runtime, function: Callable[..., T], *args: object) -
 async def users(runtime: Runtime, function: Callable[..., T], *args: object) -> T:
     """Run code of a user off the loop: an iterator's ``next``, a sink, the body of a transaction."""
     return await _run(_users, runtime, function, args)
+
+
+async def computed(runtime: Runtime, rows: int, function: Callable[..., T], *args: object) -> T:
+    """Compute with so many rows: off the loop, if they are many."""
+    return function(*args) if rows <= ROWS_ON_LOOP else await runtime.offload(function, *args)
 
 
 async def _run(

@@ -3,7 +3,7 @@
 For type checkers; at run time they are what they stand for.
 """
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +16,8 @@ Json: TypeAlias = Any
 """What a text of JSON says: records, lists, text, numbers, truth values, None. Its reader checks which."""
 Work: TypeAlias = Coroutine[Any, Any, T]
 """A coroutine that was not awaited yet, and the type of its result."""
+Offload: TypeAlias = Callable[..., Awaitable[Any]]
+"""See ``Runtime.offload``: what it gives is what it is given to compute."""
 
 AnyMessage: TypeAlias = Any
 """A protobuf message of any class: its fields are reached by names that a table holds."""

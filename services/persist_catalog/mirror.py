@@ -31,6 +31,10 @@ _log = logging.getLogger("persist.catalog")
 
 TAIL_UPDATES: Final = 100_000
 """How many updates are remembered for those who follow."""
+TAIL_BYTES: Final = 64 << 20
+"""How many bytes they are, at most."""
+UPDATE_BYTES: Final = 300
+"""Of an update in memory, beside its key and its value."""
 WAIT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.5
 
@@ -41,7 +45,17 @@ class Mirror:
     All methods raise what the log raises, and CorruptData for ever once the log returned what cannot be.
     """
 
-    def __init__(self, log: RowLog, codec: RowCodec, read: Updates, *, runtime: Runtime, tail: int = TAIL_UPDATES):
+    def __init__(
+        self,
+        log: RowLog,
+        codec: RowCodec,
+        read: Updates,
+        *,
+        runtime: Runtime,
+        tail: int = TAIL_UPDATES,
+        tail_bytes: int = TAIL_BYTES,
+    ):
+        """``tail``, ``tail_bytes``: the newest changes it remembers; earlier ones are read from the log."""
         self._log = log
         self._codec = codec
         self._runtime = runtime
@@ -50,7 +64,7 @@ class Mirror:
         self._begun = self._done = 0
         self._moved = asyncio.Event()
         self._broken: CorruptData | None = None
-        self._tail_max = tail
+        self._tail_max, self._bytes_max = tail, tail_bytes
         self._heard = False
         self._answered = OrderedDict[int, None]()
         self._begin(read)
@@ -244,7 +258,7 @@ class Mirror:
         self.raw = RawCatalog(self._codec, read)
         self._lower = read.upper
         self._tail: deque[list[RowUpdate]] = deque()
-        self._remembered = 0
+        self._remembered = self._bytes = 0
 
     def _take(self, updates: Sequence[RowUpdate], upper: int) -> None:
         for ts, changes in by_time(updates):
@@ -262,9 +276,11 @@ class Mirror:
             return
         self._tail.append(updates)
         self._remembered += len(updates)
-        while self._remembered > self._tail_max and len(self._tail) > 1:
+        self._bytes += _bytes_of(updates)
+        while (self._remembered > self._tail_max and len(self._tail) > 1) or self._bytes > self._bytes_max:
             gone = self._tail.popleft()
             self._remembered -= len(gone)
+            self._bytes -= _bytes_of(gone)
             self._lower = gone[-1].ts + 1
 
     def _break(self, error: CorruptData) -> None:
@@ -275,6 +291,10 @@ class Mirror:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def _bytes_of(updates: Iterable[RowUpdate]) -> int:
+    return sum(UPDATE_BYTES + len(update.row.key) + len(update.row.value) for update in updates)
 
 
 def _untold(got: int, upper: int) -> InvalidArgument:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from client.support import SCHEMA, Place, client_of, table
+from client.support import SCHEMA, Place, client_of, memory_place, table
 
 import persist
 from persist import Antichain, ShardId, errors
@@ -83,6 +83,29 @@ async def test_failing_generator_surfaces_as_it_is_and_leaves_no_blob(place: Pla
         with pytest.raises(RuntimeError, match="the source broke"):
             await writer.append(rows(), 9)
         assert {key async for key, _ in client._location.blob.list("", timeout=5)} == blobs
+
+
+async def test_tables_that_come_one_by_one_are_held_some_at_a_time():
+    held, base = [], pa.total_allocated_bytes()
+
+    async def rows(fails: bool):
+        for key in range(0, 3200, 16):
+            held.append(pa.total_allocated_bytes() - base)
+            yield table([(each, chr(97 + each % 26) * 1000, 3, 1) for each in range(key, key + 16)])
+        if fails:
+            raise RuntimeError("the source broke")
+
+    async with client_of(memory_place()) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        blobs = {key async for key, _ in client._location.blob.list("", timeout=5)}
+        with pytest.raises(RuntimeError, match="the source broke"):
+            await writer.compare_and_append(rows(True), 0, 9)
+        assert {key async for key, _ in client._location.blob.list("", timeout=5)} == blobs
+        held.clear()
+        await writer.compare_and_append(rows(False), 0, 9)
+        assert max(held) < 1_500_000, "of 3.2 MB"
+        async with await client.open_reader(writer.shard) as reader:
+            assert (await (await reader.snapshot(3)).to_arrow(["id"])).num_rows == 3200
 
 
 READS = [

@@ -25,7 +25,7 @@ from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import Session
 from persist.wire.catalog.rpc_footprint import ToldFootprint, fingerprint
 from persist_catalog.leadership import Leadership, Role
-from persist_catalog.mirror import Mirror, TappedLog
+from persist_catalog.mirror import UPDATE_BYTES, Mirror, TappedLog
 from persist_catalog.sessions import Sessions
 from persist_catalog.writes import Commit, Writes
 
@@ -333,6 +333,22 @@ async def test_mirror_remembers_so_much_and_begins_anew_when_it_was_away_for_too
     assert mirror.since(6) is None
     with pytest.raises(NotReadable):
         await mirror.changes(6)
+
+
+async def test_mirror_remembers_so_many_bytes_however_few_changes_they_are():
+    rows = MemoryRows()
+    log = MemoryLog(rows)
+    mirror = Mirror(MemoryLog(rows), CODEC, await log.snapshot(), runtime=system(), tail_bytes=3 * UPDATE_BYTES + 4000)
+    sizes = (10, 1500, 1500, 1500, 100, 9000, 100)
+    known = []
+    for ts, size in enumerate(sizes):
+        assert await log.append([(setting(str(ts), "x" * size), 1)], ts, expected_upper=ts) is None
+        await mirror.sync()
+        known.append(next(lower for lower in range(ts + 2) if mirror.since(lower) is not None))
+    assert known == [1, 1, 1, 2, 2, 6, 6], "of more than fits, nothing is kept"
+    assert [update.ts for update in mirror.since(6) or ()] == [6]
+    assert [update.ts for update in (await mirror.changes(1)).updates] == [1, 2, 3, 4, 5, 6]
+    assert len(mirror.raw.rows["setting"]) == len(sizes)
 
 
 async def test_mirror_of_a_log_that_tells_what_cannot_be_says_so_for_ever():

@@ -7,9 +7,9 @@ is a transaction of its own, which begins again when another was first. Source: 
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,15 +19,18 @@ from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
-from persist.client.sql.bind.binding import TARGET, Bound, bind, pushed
+from persist.client.sql.bind.binding import TARGET, Bound
 from persist.client.sql.bind.binding import Relation as Named
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import fitted
+from persist.client.sql.parse.literals import Literals
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
+from persist.client.sql.parse.text import only
 from persist.client.sql.querying import Queries, arrow, streamed
 from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
+from persist.client.sql.run.literals import rows_of
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import Names, system_collection, system_rows
 from persist.client.table.rows import times, updates_of
@@ -46,12 +49,15 @@ from persist.core.time.read_time import AsOf, Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import NotYetAvailable
 from persist.extras import extra
+from persist.threads import computed
 
 if TYPE_CHECKING:
     from persist.retry.deadline import Deadline
 
 with extra("sql"):
     from sqlglot import exp
+
+T = TypeVar("T")
 
 CONDITIONS_MAX: Final = 16
 """A transaction that asked for rows of one table in more ways is taken to have asked for all."""
@@ -142,7 +148,7 @@ class Changes:
         if select.as_of is not None:
             raise SqlNotSupported("a transaction reads at one time of its own", hint="AS OF outside of BEGIN … COMMIT")
         bound, names = await self._queries.bound(select.query)
-        table, ts = await self._run(work, pushed(bound), names)
+        table, ts = await self._run(work, bound, names)
         return Result(f"SELECT {table.num_rows}", table, ts)
 
     async def schema(self, name: QualifiedName) -> Schema:
@@ -161,23 +167,20 @@ class Changes:
         schema = target.schema
         assert schema is not None
         if isinstance(statement, Insert | InsertRows):
-            rows = await self._inserted(work, statement, target, schema)
-            old, new = schema.updates.empty_table(), updates_of(rows, schema)
-            shown = rows
+            shown = await self._inserted(work, statement, target, schema)
+            old, puts = schema.updates.empty_table(), True
         else:
-            old, shown, count_new = await self._matched(work, statement, target, schema)
-            new = updates_of(shown, schema) if count_new else schema.updates.empty_table()
+            old, shown, puts = await self._matched(work, statement, target, schema)
+        new = await self._computed(shown, updates_of, shown, schema) if puts else schema.updates.empty_table()
         returned = await self._returned(statement, target, shown) if statement.returning else None
         if target.mode != "wal":
             await self._direct(work, target, new)
         else:
             before = work.writes.get(target.id)
             pieces = [times(old, -1), new] if before is None else [before.updates, times(old, -1), new]
-            updates = consolidate(pa.concat_tables(pieces), schema)
-            if target.is_keyed:
-                with _keys_of(target):
-                    check_keys(updates, schema)
-            work.writes[target.id] = Written(target, updates)
+            updates = pa.concat_tables(pieces)
+            with _keys_of(target):
+                work.writes[target.id] = await self._computed(updates, _written, updates, target)
         return Result(f"{_TAGS[type(statement)]} {shown.num_rows}", returned)
 
     async def commit(self, work: Changed, deadline: "Deadline") -> int | None:
@@ -223,6 +226,9 @@ class Changes:
                     table=each.described.name,
                 )
 
+    async def _computed(self, rows: pa.Table, function: Callable[..., T], *args: object) -> T:
+        return await computed(self._queries.runtime, rows.num_rows, function, *args)
+
     async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
         """Raise SqlConflict when rows that were asked for have changed since. What is no table is read as it was."""
         for read in work.reads:
@@ -264,9 +270,11 @@ class Changes:
     ) -> pa.Table:
         if isinstance(statement, InsertRows):
             found = statement.rows
+        elif isinstance(statement.query, Literals):
+            found = await self._literal(work, statement.query)
         else:
             bound, names = await self._queries.bound(statement.query)
-            found, _ = await self._run(work, pushed(bound), names)
+            found, _ = await self._run(work, bound, names)
         every = [*schema.key, *schema.val]
         wanted = statement.columns or tuple(field.name for field in every)[: found.num_columns]
         known = {field.name.lower(): field.name for field in every}
@@ -280,7 +288,16 @@ class Changes:
                 "as many values as columns are needed", columns=len(wanted or every), values=found.num_columns
             )
         given = {known[name.lower()]: found.column(at) for at, name in enumerate(wanted)}
-        return fitted(given, every, found.num_rows)
+        return await self._computed(found, fitted, given, every, found.num_rows)
+
+    async def _literal(self, work: Changed, literals: Literals) -> pa.Table:
+        queries = self._queries
+        found = await rows_of(literals, queries.engine, queries.runtime.offload)
+        if found is None:
+            select = only(await queries.parsed(literals.source)).statement
+            assert isinstance(select, Select)
+            found, _ = await self._run(work, *await queries.bound(select.query))
+        return found
 
     async def _matched(
         self, work: Changed, statement: Update | Delete, target: Described, schema: Schema
@@ -305,20 +322,10 @@ class Changes:
         if statement.where is not None:
             query = query.where(statement.where.copy())
         bound, names = await self._queries.bound(query)
-        bound = pushed(bound)
         rows = await self._target_rows(work, bound, names, target)
         found, _ = await self._run(work, bound, names, rows)
-        # A row that several rows of others match is changed once.
-        first = pc.index_in(pc.unique(found.column(0)), found.column(0).combine_chunks())
-        found = found.take(first)
-        taken = rows.take(found.column(0))
-        old = updates_of(taken, schema)
-        if isinstance(statement, Delete):
-            return old, taken, False
-        given = {field.name: taken.column(field.name) for field in every}
-        for at, name in enumerate(assignments, 1):
-            given[known[name.lower()]] = found.column(at)
-        return old, fitted(given, every, taken.num_rows), True
+        names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]
+        return await self._computed(found, _taken, found, rows, schema, names_of)
 
     async def _target_rows(self, work: Changed, bound: Bound, names: CatalogView | None, target: Described) -> pa.Table:
         relation = next(each for each in bound.relations.values() if each.target)
@@ -327,7 +334,8 @@ class Changes:
         work.depend_on([relation])
         written = work.writes.get(target.id)
         where = Predicate(relation.conditions) if written is None and relation.conditions else None
-        return _present(await snapshots[target.id].to_arrow(None, where), written, relation.schema)
+        found = await snapshots[target.id].to_arrow(None, where)
+        return await self._computed(found, _present, found, written, relation.schema)
 
     async def _run(
         self, work: Changed, bound: Bound, names: CatalogView | None, target: pa.Table | None = None
@@ -347,11 +355,11 @@ class Changes:
                 made[name] = Rows(target.append_column(ROW, numbers))
             elif written is not None:
                 found = await snapshots[each.described.id].to_arrow(None)
-                made[name] = Rows(_present(found, written, each.schema))
+                made[name] = Rows(await self._computed(found, _present, found, written, each.schema))
             else:
                 made[name] = streamed(each, snapshots[each.described.id])
         ts = work.ts if work.ts is not None else await self._queries.now(bound, Asked())
-        return await self._queries.engine.table(bound.sql(ts), made), ts
+        return await self._queries.engine.table(await self._queries.said(bound, ts), made), ts
 
     async def _snapshots(self, work: Changed, bound: Bound, names: CatalogView | None) -> Mapping[Id, Snapshot]:
         """What a query reads, at the time of the transaction; that is chosen when it reads for the first time."""
@@ -377,11 +385,13 @@ class Changes:
         table = table_of(target.name)
         table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         query = exp.select(*(each.copy() for each in statement.returning)).from_(table)
-        bound = bind(query, Names(await self._queries.names()), self._queries.variables.session)
+        bound, _ = await self._queries.bound(query)
         if len(bound.relations) != 1:
             raise SqlNotSupported("RETURNING reads the rows of its statement only", hint="SELECT afterwards")
         _check_same(next(iter(bound.relations.values())), target)
-        return await self._queries.engine.table(bound.sql(0), dict.fromkeys(bound.relations, Rows(rows)))
+        return await self._queries.engine.table(
+            await self._queries.said(bound, 0), dict.fromkeys(bound.relations, Rows(rows))
+        )
 
     async def _direct(self, work: Changed, target: Described, new: pa.Table) -> None:
         """SUBTLE: rows of a table that is written directly are there at once, and no COMMIT can take part in that."""
@@ -412,6 +422,36 @@ def _check_same(relation: Named, target: Described) -> None:
         raise SqlConflict(
             "the table was renamed meanwhile", hint="nothing of this happened: repeat it", table=target.name
         )
+
+
+def _written(updates: pa.Table, target: Described) -> Written:
+    """What the updates come to. Raises KeyTwice."""
+    assert target.schema is not None
+    found = consolidate(updates, target.schema)
+    if target.is_keyed:
+        check_keys(found, target.schema)
+    return Written(target, found)
+
+
+def _taken(
+    found: pa.Table, rows: pa.Table, schema: Schema, assigned: Sequence[str] | None
+) -> tuple[pa.Table, pa.Table, bool]:
+    """What a statement takes away, and what it puts there: ``found`` has the places of ``rows``, and what is assigned.
+
+    ``assigned`` None: it puts nothing.
+    """
+    # A row that several rows of others match is changed once.
+    first = pc.index_in(pc.unique(found.column(0)), found.column(0).combine_chunks())
+    found = found.take(first)
+    taken = rows.take(found.column(0))
+    old = updates_of(taken, schema)
+    if assigned is None:
+        return old, taken, False
+    every = [*schema.key, *schema.val]
+    given = {field.name: taken.column(field.name) for field in every}
+    for at, name in enumerate(assigned, 1):
+        given[name] = found.column(at)
+    return old, fitted(given, every, taken.num_rows), True
 
 
 def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:

@@ -6,17 +6,20 @@ Source: collections: queries (materialized view, plain).
 from collections.abc import Mapping
 
 import pyarrow as pa
+from sqlglot import exp
 
 from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import Bound, bind, pushed
 from persist.client.sql.errors import SqlError, SqlLimit
-from persist.client.sql.parse.statements import Select
-from persist.client.sql.parse.text import one
+from persist.client.sql.parse.statements import Parsed, Select
+from persist.client.sql.parse.text import only, parse
 from persist.client.sql.querying import streamed
 from persist.client.sql.run.engine import Engine, Limits, Relation
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
+from persist.runtime import system
 
 LIMITS = Limits(threads=1)
 """Of all views of a process together; each query has a thread of its own besides."""
@@ -31,11 +34,13 @@ class KeptQueries:
     async def run(self, asked: Asked) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
         try:
-            bound = bound_of(asked.query, asked.items)
+            offload = system().offload
+            query = _query_of(await large.parsed(asked.query, None, system().now_ms(), offload))
+            bound = await large.bound(query, _Names(asked.items), Session(), offload, definite=True)
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
-            return await self._engine.table(bound.sql(asked.as_of), relations)
+            return await self._engine.table(await large.said(bound, asked.as_of, offload), relations)
         except SqlLimit:
             raise
         except (SqlError, UnknownObject) as error:
@@ -49,11 +54,15 @@ class KeptQueries:
 
 
 def bound_of(query: str, items: tuple[Described, ...]) -> Bound:
-    """The query of a view, over the items that it is made of. Raises as ``one`` and ``bind``, and QueryFailed."""
-    statement = one(query).statement
+    """The query of a view, over the items that it is made of. Raises as ``parse`` and ``bind``, and QueryFailed."""
+    return pushed(bind(_query_of(parse(query, now_ms=system().now_ms())), _Names(items), Session(), definite=True))
+
+
+def _query_of(parsed: list[Parsed]) -> exp.Expr:
+    statement = only(parsed).statement
     if not isinstance(statement, Select):
-        raise QueryFailed("the query of a view is a SELECT", hint="create it again", got=query[:200])
-    return pushed(bind(statement.query, _Names(items), Session(), definite=True))
+        raise QueryFailed("the query of a view is a SELECT", hint="create it again")
+    return statement.query
 
 
 class _Names:

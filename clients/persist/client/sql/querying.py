@@ -12,10 +12,11 @@ from persist.client.collections.environment import Environment
 from persist.client.collections.reading.choosing import Asked, AtOneTime
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.shard.read.snapshot import Snapshot
-from persist.client.sql.bind.binding import Bound, bind, pushed
+from persist.client.sql.bind import large
+from persist.client.sql.bind.binding import Bound
 from persist.client.sql.bind.binding import Relation as Named
 from persist.client.sql.errors import SqlError
-from persist.client.sql.parse.statements import Select
+from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.pending import Pending
 from persist.client.sql.run.engine import Answer, Engine, Relation
 from persist.client.sql.run.relations import Rows, Streamed
@@ -45,6 +46,7 @@ class Queries:
         self.environment = environment
         self.variables = variables
         self.readers = environment.reads.readers
+        self.runtime = environment.access.client.location.runtime
         self._engines: dict[object, Engine] = {}
 
     @property
@@ -80,6 +82,10 @@ class Queries:
                 raise
             return await self.names(strict=True)
 
+    async def parsed(self, text: str, params: object = None) -> list[Parsed]:
+        """The statements of a text. Raises as ``parse``."""
+        return await large.parsed(text, params, self.runtime.now_ms(), self.runtime.offload)
+
     async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:
         """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``.
 
@@ -89,10 +95,17 @@ class Queries:
         is_strict = self.variables.isolation is Isolation.STRICT_SERIALIZABLE
         names = await self.names(strict=is_strict and query.find(exp.Table) is not None)
         try:
-            return bind(query, Names(names), self.variables.session, definite=definite), names
+            return await self._bound(query, names, definite), names
         except UnknownObject:
             names = await self.names(strict=True)
-            return bind(query, Names(names), self.variables.session, definite=definite), names
+            return await self._bound(query, names, definite), names
+
+    async def _bound(self, query: exp.Expr, names: CatalogView | None, definite: bool) -> Bound:
+        return await large.bound(query, Names(names), self.variables.session, self.runtime.offload, definite=definite)
+
+    async def said(self, bound: Bound, ts: int) -> str:
+        """A query as DuckDB has it, read at a time. Raises as ``Bound.sql``."""
+        return await large.said(bound, ts, self.runtime.offload)
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False
@@ -102,7 +115,7 @@ class Queries:
         """
         session = self.variables.session
         names = Pending(await self.names(strict=True), before, session)
-        bound = bind(query, names, session, definite=True, is_view=is_view)
+        bound = await large.bound(query, names, session, self.runtime.offload, definite=True, is_view=is_view)
         meant = tuple(b"" if names.made(each) else each.meaning for each in bound.reads)
         return bound, meant, any(map(names.made, bound.reads))
 
@@ -113,10 +126,9 @@ class Queries:
         Raises as ``bind``, ``Readers.at_one_time`` and ``Engine.query``.
         """
         bound, names = await self.bound(select.query)
-        bound = pushed(bound)
         async with self.reading(bound, names, self.asked(select)) as (found, ts):
             relations = await self.relations(bound, found, names)
-            async with self.engine.query(bound.sql(ts), relations) as answer:
+            async with self.engine.query(await self.said(bound, ts), relations) as answer:
                 yield answer, ts
 
     def asked(self, select: Select) -> Asked:
@@ -147,14 +159,13 @@ class Queries:
     async def schema(self, bound: Bound) -> pa.Schema:
         """The columns of a query. Raises SqlError: DuckDB does not understand it."""
         empty = {name: Rows(arrow(each, None).empty_table()) for name, each in bound.relations.items()}
-        return await self.engine.schema(bound.sql(0), empty)
+        return await self.engine.schema(await self.said(bound, 0), empty)
 
     async def plan(self, select: Select) -> str:
         """How DuckDB would run a query."""
         bound, _ = await self.bound(select.query)
-        bound = pushed(bound)
         empty = {name: Rows(arrow(each, each.columns).empty_table()) for name, each in bound.relations.items()}
-        lines = [await self.engine.plan(bound.sql(0), empty)]
+        lines = [await self.engine.plan(await self.said(bound, 0), empty)]
         for name, each in bound.relations.items():
             columns = "all columns" if each.columns is None else ", ".join(each.columns)
             rows = " and ".join(f"{one.column} {one.op} {one.value!r}" for one in each.conditions)

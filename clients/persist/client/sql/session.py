@@ -20,7 +20,7 @@ from persist.client.sql.defining import Defined, beginning_now, defined, is_defi
 from persist.client.sql.errors import Sent, SqlError, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
 from persist.client.sql.parse import statements as s
-from persist.client.sql.parse.text import one, parse
+from persist.client.sql.parse.text import only
 from persist.client.sql.querying import Queries
 from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Answer
@@ -83,9 +83,8 @@ class SqlSession(Closes):
         have happened. Raises SqlError and those of it, UnknownObject, PrivilegeMissing, MultipleTimelines, NotReadable,
         BelowHold, NotYetAvailable, and what else defining, reading and writing raise.
         """
-        now = self.environment.access.client.location.runtime.now_ms()
         with self._cursors.returning():
-            return [await self.run(each.statement) for each in parse(text, params, now_ms=now)]
+            return [await self.run(each.statement) for each in await self._queries.parsed(text, params)]
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
@@ -114,7 +113,7 @@ class SqlSession(Closes):
     @asynccontextmanager
     async def query(self, text: str, params: object = None) -> AsyncIterator[tuple[Answer, int]]:
         """The rows of one query as they are found, never all in memory, and their time. Raises as ``execute``."""
-        statement = self._one(text, params)
+        statement = await self._one(text, params)
         if not isinstance(statement, s.Select):
             raise SqlError("this is no query", hint="execute(text)")
         async with self.answer(statement) as found:
@@ -130,7 +129,7 @@ class SqlSession(Closes):
 
     async def subscribe(self, text: str, params: object = None) -> Following:
         """The updates of SUBSCRIBE, as they come, until it is closed. Raises as ``execute``."""
-        statement = self._one(text, params)
+        statement = await self._one(text, params)
         if not isinstance(statement, s.Subscribe):
             raise SqlError("this is no SUBSCRIBE", hint="execute(text)")
         return await self.follow(statement)
@@ -160,9 +159,8 @@ class SqlSession(Closes):
         if self._owns:
             await self.environment.close()
 
-    def _one(self, text: str, params: object) -> s.Statement:
-        now = self.environment.access.client.location.runtime.now_ms()
-        return one(text, params, now_ms=now).statement
+    async def _one(self, text: str, params: object) -> s.Statement:
+        return only(await self._queries.parsed(text, params)).statement
 
     async def _run(self, statement: s.Statement) -> Result:
         if is_definition(statement):

@@ -13,16 +13,15 @@ from persist.client.shard.naming import claimed, find
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
+from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import (
     RowsLike,
     at_time,
     body_of,
     check_distinct,
-    key_range,
     keys_of,
     replacing,
     updates_of,
-    with_keys,
 )
 from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.unique import KeyTwice, adds, check_free
@@ -251,7 +250,7 @@ class Table(Stays):
 
         async def written(there: "Snapshot | None") -> pa.Table:
             try:
-                await check_free(updates, there, self.schema)
+                await check_free(self._location.runtime, updates, there, self.schema)
             except KeyTwice:
                 # The same transaction may be who put them there: then the shard says when.
                 if transaction is None or not await self._is_committed(transaction, deadline):
@@ -314,7 +313,7 @@ class Table(Stays):
         async def replaced(there: "Snapshot | None") -> pa.Table:
             schema, old = self.schema, self.schema.updates.empty_table()
             if there is not None and len(keys):
-                old = with_keys(await there.to_arrow(keys=key_range(keys)), keys, schema)
+                old = await rows_with_keys(self._location.runtime, there, keys, schema)
             return replacing(old, new, schema)
 
         return await self._write_at_upper(replaced, self._location.attempts.deadline(timeout))

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
+from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import (
     RowsLike,
     body_of,
     check_distinct,
-    key_range,
     keys_of,
     replacing,
     updates_of,
-    with_keys,
 )
 from persist.client.table.unique import KeyTwice, adds, check_free
 from persist.client.timeline.register import seconds
@@ -104,7 +103,7 @@ class TableTransaction(Stays):
         old = table.schema.updates.empty_table()
         if len(keys):
             snapshot = await self.snapshot(table, timeout=self._timeout)
-            old = with_keys(await snapshot.to_arrow(keys=key_range(keys)), keys, table.schema)
+            old = await rows_with_keys(self._wal.runtime, snapshot, keys, table.schema)
         is_first = table.shard not in self._rows
         self.add(table, replacing(old, new, table.schema))
         if is_first:
@@ -162,7 +161,7 @@ class TableTransaction(Stays):
             if self._is_looked_at(shard, updates):
                 table = self._tables[shard]
                 there = await table.complete_at(pinned - 1, timeout=timeout)
-                await check_free(updates, there, table.schema)
+                await check_free(self._wal.runtime, updates, there, table.schema)
 
     async def _commit_keyed(self, rows: dict[ShardId, pa.Table], owners: "list[Doubts]", deadline: Deadline) -> int:
         """The time of a commit with nothing between looking for its keys and writing them."""

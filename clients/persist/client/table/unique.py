@@ -9,11 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.shard.read.snapshot import Snapshot
-from persist.client.table.rows import key_range, keys_of, with_keys
+from persist.client.table.keyed import rows_with_keys
+from persist.client.table.rows import keys_of
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import DIFF, Schema
 from persist.core.data.update import consolidate
 from persist.errors import InvalidArgument
+from persist.runtime import Runtime
+from persist.threads import computed
 
 KEY_LETTERS: Final = 200
 """Of a key that an error shows."""
@@ -48,17 +51,25 @@ def check_keys(updates: pa.Table, schema: Schema) -> None:
     )
 
 
-async def check_free(updates: pa.Table, there: Snapshot | None, schema: Schema) -> None:
+async def check_free(runtime: Runtime, updates: pa.Table, there: "Snapshot | None", schema: Schema) -> None:
     """Raise KeyTwice when a key is there already, of a row that ``updates`` do not take away. ``there``: what they are
-    written behind; None: nothing. Reads the rows between the least and the greatest key that they put in.
+    written behind; None: nothing. Reads, and does not hold, the rows between the least and the greatest of their keys.
     """
-    check_keys(updates, schema)
-    added = updates.filter(pc.greater(updates.column(DIFF.name), 0))
-    if there is None or not added.num_rows:
+    await computed(runtime, updates.num_rows, check_keys, updates, schema)
+    keys = await computed(runtime, updates.num_rows, _keys_added, updates, schema)
+    if there is None or not len(keys):
         return
-    keys = keys_of(added.select(schema.key.names), schema)
-    before = with_keys(await there.to_arrow(keys=key_range(keys)), keys, schema)
-    check_keys(consolidate(pa.concat_tables([before, updates]), schema), schema)
+    both = pa.concat_tables([await rows_with_keys(runtime, there, keys, schema), updates])
+    await computed(runtime, both.num_rows, _check_all, both, schema)
+
+
+def _keys_added(updates: pa.Table, schema: Schema) -> pa.LargeBinaryArray:
+    added = updates.filter(pc.greater(updates.column(DIFF.name), 0))
+    return keys_of(added.select(schema.key.names), schema)
+
+
+def _check_all(updates: pa.Table, schema: Schema) -> None:
+    check_keys(consolidate(updates, schema), schema)
 
 
 def _first_several(rows: pa.Table) -> int:

@@ -46,6 +46,7 @@ from persist.errors import (
 )
 from persist.retry.attempts import certain
 from persist.retry.deadline import Deadline
+from persist.runtime import Runtime
 
 if TYPE_CHECKING:
     from persist.client.shard.client import ShardClient
@@ -123,6 +124,11 @@ class Wal:
     def location(self) -> "Location":
         """Where the log is."""
         return self._client.location
+
+    @property
+    def runtime(self) -> Runtime:
+        """Of its location."""
+        return self._client.location.runtime
 
     @property
     def writer(self) -> "WriteHandle":

@@ -3,7 +3,7 @@
 Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -57,7 +57,7 @@ def check_not_version(kind: AnyKind, key: AnyKey) -> None:
 
 _Pending: TypeAlias = dict[AnyKind, dict[Any, Any]]
 """What objects are to be, by kind and key; None: gone."""
-_Kept: TypeAlias = tuple[_Pending, dict[AnyKind, dict[Name, Any]], dict[tuple[AnyKind, Any], int], int]
+_Kept: TypeAlias = tuple[_Pending, dict[AnyKind, dict[Name, Any]], dict[tuple[AnyKind, Any], int], int, Counter[int]]
 """Changes, the names they give and take, and their groups."""
 
 
@@ -113,6 +113,7 @@ class Transaction:
         self._names: dict[AnyKind, dict[Name, Any]] = {}
         self._ops: dict[tuple[AnyKind, Any], int] = {}
         self._op = 0
+        self._oids: Counter[int] = Counter()
         self._kept: list[_Kept] = []
         self._prepared: Prepared | None = None
         if token is not None:
@@ -226,8 +227,7 @@ class Transaction:
     def allocate_oids(self, count: int = 1) -> list[int]:
         """``count`` oids that no object has. Raises IdExhaustion, InvalidArgument, OutOfSync."""
         start = self._next(OID)
-        mine = self._own_oids()
-        oids, next_oid = take_oids(start, count, lambda oid: oid in mine or self._snapshot.oid_taken(oid))
+        oids, next_oid = take_oids(start, count, lambda oid: self._oids[oid] > 0 or self._snapshot.oid_taken(oid))
         self._advance(OID, next_oid)
         return oids
 
@@ -273,14 +273,14 @@ class Transaction:
         """Remember what was changed; ``rollback`` and ``release`` end that, the last one first. Raises nothing."""
         pending = {kind: dict(of) for kind, of in self._pending.items()}
         names = {kind: dict(of) for kind, of in self._names.items()}
-        self._kept.append((pending, names, dict(self._ops), self._op))
+        self._kept.append((pending, names, dict(self._ops), self._op, self._oids.copy()))
 
     def rollback(self) -> None:
         """Undo what was changed since the savepoint: ids that were taken since are given again.
 
         Raises IndexError: there is no savepoint.
         """
-        self._pending, self._names, self._ops, self._op = self._kept.pop()
+        self._pending, self._names, self._ops, self._op, self._oids = self._kept.pop()
         self._prepared = None
 
     def release(self) -> None:
@@ -394,6 +394,7 @@ class Transaction:
                 names[name] = key
         self._prepared = None
         self._names.setdefault(kind, {}).update(names)
+        self._count_oids(kind, dict(wanted))
         self._pending.setdefault(kind, {}).update(wanted)
         self._ops.update(((kind, key), self._op) for key, _ in wanted)
 
@@ -426,10 +427,16 @@ class Transaction:
     def _advance(self, name: str, next_id: int) -> None:
         self.set(ID_ALLOCATOR, IdAllocatorKey(name), IdAllocator(next_id))
 
-    def _own_oids(self) -> frozenset[int]:
-        # What this transaction frees stays taken until it is committed.
-        given = ((change.kind.oid_of, change.after) for change in self._changes())
-        return frozenset(oid_of(value) for oid_of, value in given if oid_of is not None and value is not None)
+    def _count_oids(self, kind: AnyKind, wanted: Mapping[AnyKey, AnyValue]) -> None:
+        # Change by change: a transaction of many objects asks for as many oids. What it frees stays taken until it is
+        # committed, as the snapshot has it.
+        if kind.oid_of is None:
+            return
+        pending = self._pending.get(kind, {})
+        for key, value in wanted.items():
+            for given, step in ((pending.get(key), -1), (value, 1)):
+                if given is not None:
+                    self._oids[kind.oid_of(given)] += step
 
     def _changes(self, wanted: _Pending | None = None) -> Iterator[Change]:
         for kind, pending in (self._pending if wanted is None else wanted).items():

@@ -45,6 +45,19 @@ async def test_an_index_holds_what_its_collection_does_at_every_time(place: Plac
             assert await world.at("t_by_name", time) == turned(await world.at("t", time)), time
 
 
+async def test_an_index_of_more_rows_than_a_batch_has_holds_them_all() -> None:
+    async with client_of(memory_place()) as client:
+        world = World(client, Items())
+        await world.input("t")
+        await world.write("t", 3, *((at, f"{at * 7 % 500}" + "x" * 50, 1 + at % 2, 1) for at in range(500)))
+        await world.index("t_by_name", "t", BY_NAME, begins=1)
+        await world.maintainer.work()
+        await world.write("t", 5, *((at, f"{at * 3 % 500}" + "y" * 50, 3 + at % 2, 1) for at in range(500)))
+        await world.maintainer.work()
+        for time in (1, 2, 3, 4):
+            assert await world.at("t_by_name", time) == turned(await world.at("t", time)), time
+
+
 async def test_look_ups_by_the_key_of_an_index_read_less() -> None:
     async with client_of(memory_place()) as client:
         world = World(client, Items())

@@ -15,6 +15,7 @@ from client.support import Place, client_of, memory_place
 
 import persist
 from persist import LocationError
+from persist.client.collections.views.feeding import Feeding
 from persist.client.collections.views.maintainer import in_order
 from persist.client.collections.views.query import Asked, QueryFailed
 from persist.client.sql.keeping import KeptQueries
@@ -365,3 +366,32 @@ def test_views_upon_views_have_no_depth_that_is_too_much() -> None:
     by_id = {each.id: each for each in items.by_name.values()}
     wanted = [by_id[each].id for each in reversed(by_id)]
     assert in_order(wanted, by_id) == list(reversed(wanted))
+
+
+class Counted(Feeding):
+    """An input that remembers from when on changes of it were read."""
+
+    async def diffs(self, lower, upper):
+        self.read = [*getattr(self, "read", []), (lower, upper.time)]
+        return await super().diffs(lower, upper)
+
+
+async def test_a_view_that_stalls_reads_each_change_once() -> None:
+    async with client_of(memory_place()) as client:
+        world = World(client, Items())
+        await world.input("t")
+        await world.write("t", 4, (5, "a", 2, 1), (6, "a", 3, 1))
+        fed = Counted(client, shard_of("t"))
+        for upper in (4, 6, 8):
+            await world.write("t", upper, *([(7, "b", upper - 1, 1)] if upper > 4 else []))
+            await fed.look()
+            assert await fed.change_times(1) == {time for time in (2, 3, 5, 7) if time < upper}
+            assert await fed.change_times(1) == {time for time in (2, 3, 5, 7) if time < upper}
+        assert fed.read == [(1, 4), (4, 6), (6, 8)]
+        assert await fed.change_times(5) == {5, 7}
+        assert await fed.change_times(3) == {3, 5, 7}, "what was given up is read again"
+        assert fed.read[3:] == [(3, 8)]
+        await world.writers["t"].append([], [])
+        await fed.look()
+        assert await fed.change_times(4) == await fed.change_times(4) == {5, 7}
+        await fed.close()

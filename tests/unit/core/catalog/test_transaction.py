@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from steps import steps_of_the_loop
 from unit.core.catalog.samples import (
     OWNER,
     changes,
@@ -388,6 +389,34 @@ def test_oids_skip_what_is_taken_by_others_and_by_the_transaction():
     tx = Transaction(snapshot((ITEM, I1, item("t", oid=20_000))))
     tx.insert(DATABASE, ONE, database("a", oid=20_002))
     assert tx.allocate_oids(2) == [20_001, 20_003]
+
+
+def test_oids_that_a_transaction_gave_up_are_not_taken():
+    tx = Transaction(snapshot((DATABASE, ONE, database("a", oid=20_000))))
+    tx.set(DATABASE, TWO, database("b", oid=20_001))
+    tx.set(DATABASE, TWO, database("b", oid=20_002))
+    tx.savepoint()
+    tx.set(DATABASE, TWO, None)
+    tx.set(DATABASE, ONE, None)
+    tx.insert(DATABASE, DatabaseKey(user(3)), database("c", oid=20_003))
+    tx.savepoint()
+    assert tx.allocate_oids(3) == [20_001, 20_002, 20_004]
+    tx.rollback()
+    assert tx.allocate_oids(1) == [20_001]
+    tx.rollback()
+    assert tx.allocate_oids(2) == [20_001, 20_003]
+
+
+def test_a_transaction_of_twice_as_many_objects_takes_twice_as_long():
+    counted = []
+    for count in (50, 100):
+        tx = Transaction(Snapshot())
+        with steps_of_the_loop() as steps:
+            for at in range(count):
+                (oid,) = tx.allocate_oids()
+                tx.insert(DATABASE, DatabaseKey(user(at + 1)), database(f"d{at}", oid=oid))
+        counted.append(steps.most)
+    assert counted[1] < 2.5 * counted[0]
 
 
 def test_oids_are_recycled_after_wrap_around():

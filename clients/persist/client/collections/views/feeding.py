@@ -7,6 +7,7 @@ Source: collections: the controller (running dependants).
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
@@ -45,6 +46,15 @@ class Shards(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The times of changes in ``[begin, end)``; end None: all."""
+
+    begin: int
+    end: int | None
+    times: frozenset[int] = frozenset()
+
+
 class Feeding:
     """One input. ``upper`` is what it was at the last ``look``."""
 
@@ -52,6 +62,7 @@ class Feeding:
         self._client = client
         self._shard = shard
         self._reader: ReadHandle | None = None
+        self._known: _Times | None = None
         self.upper = Antichain.of(0)
 
     async def look(self) -> Antichain:
@@ -80,13 +91,17 @@ class Feeding:
         return any(each.rows for each in await (await self._open()).changes_since(lower))
 
     async def change_times(self, lower: int) -> set[int]:
-        """The times of changes in ``[lower, upper)``."""
-        if not await self.changed(lower):
-            return set()
-        found: set[int] = set()
-        async for batch in (await self.diffs(lower, self.upper)).to_batches():
-            found.update(pc.unique(batch.column(TS.name)).to_pylist())
-        return found
+        """The times of changes in ``[lower, upper)``. Each is read once, however often a stalled view asks."""
+        known = self._known if self._known is not None and self._known.begin <= lower else _Times(lower, lower)
+        times, end = {time for time in known.times if time >= lower}, known.end
+        if end is not None:
+            begin = max(lower, end)
+            if await self.changed(begin):
+                async for batch in (await self.diffs(begin, self.upper)).to_batches():
+                    times.update(pc.unique(batch.column(TS.name)).to_pylist())
+            end = None if self.upper.time is None else max(begin, self.upper.time)
+        self._known = _Times(lower, end, frozenset(times))
+        return times
 
     async def release(self, since: int) -> None:
         """Nothing before ``since`` is read any more."""
@@ -96,7 +111,7 @@ class Feeding:
 
     async def close(self) -> None:
         """Release it. What fails runs out by itself."""
-        reader, self._reader = self._reader, None
+        reader, self._reader, self._known = self._reader, None, None
         if reader is not None:
             with contextlib.suppress(PersistError):
                 await reader.expire()

@@ -4,6 +4,11 @@ Rows come as changes at their own times, so at every time that it has it holds w
 run, and nothing but changes is read. Source: collections: the hold, once (a new index); queries (index).
 """
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pyarrow as pa
+
 from persist.client.collections.views.difference import at_times
 from persist.client.collections.views.feeding import Feeding, Shards, horizon
 from persist.client.collections.views.kept import Kept
@@ -36,8 +41,8 @@ class Index:
             upper, appended = begun.upper, 1
         lower = upper.time or 0
         if complete.time is None or lower < complete.time:
-            changes = await (await self._input.diffs(lower, complete)).to_arrow()
-            if not await self._kept.append(at_times(changes, self._kept.schema), lower, complete.time):
+            changes = self._updates((await self._input.diffs(lower, complete)).to_batches())
+            if not await self._kept.append(changes, lower, complete.time):
                 return Passed(await self._kept.upper(), appended=appended)
             upper, appended = complete, appended + 1
         if upper.time is not None:
@@ -61,7 +66,15 @@ class Index:
                 since=since,
                 begins=time,
             )
-        rows = at_times(await (await self._input.snapshot(time)).to_arrow(), self._kept.schema, time)
+        rows = self._updates((await self._input.snapshot(time)).to_batches(), time)
         if not await self._kept.append(rows, 0, time + 1):
             return Passed(await self._kept.upper())
         return Passed(Antichain.of(time + 1), appended=1)
+
+    async def _updates(
+        self, batches: AsyncGenerator[pa.RecordBatch, None], time: int | None = None
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Batch by batch: neither a collection nor what changed of it need fit into memory."""
+        async with aclosing(batches):
+            async for batch in batches:
+                yield at_times(pa.Table.from_batches([batch]), self._kept.schema, time)

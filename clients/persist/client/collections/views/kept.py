@@ -4,6 +4,7 @@ Each append says where the shard stood: so of any number of processes that compu
 was killed anywhere goes on from the shard's upper. Source: reliability.md I4.
 """
 
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,8 +44,10 @@ class Kept:
         async with await self._client.open_reader(self._shard, purpose=PURPOSE) as reader:
             return await (await reader.snapshot(upper - 1)).to_arrow()
 
-    async def append(self, rows: pa.Table | None, lower: int, upper: int | None) -> bool:
-        """Whether it was this process that took it from ``lower`` to ``upper``. Raises LocationError."""
+    async def append(self, rows: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
+        """Whether it was this process that took it from ``lower`` to ``upper``. Raises LocationError, and what ``rows``
+        raises; of these only some are held at once.
+        """
         assert self._writer is not None
         updates = self.schema.updates.empty_table() if rows is None else rows
         to = Antichain(()) if upper is None else Antichain.of(upper)

@@ -8,7 +8,7 @@ Source: design 001, WriteHandle; persist-semantics.md feature rows 21, 24, 25, 2
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -91,12 +91,12 @@ class BatchBuilder:
         self._work: list[asyncio.Task[Any]] = []
 
     async def consume(self, updates: UpdatesLike) -> tuple[Run, ...]:
-        """Take all the updates and finish. On any failure everything uploaded is deleted.
+        """Take all updates, or tables of an async iterator, and finish. On any failure what was uploaded is deleted.
 
         Raises InvalidArgument, SchemaMismatch, InvalidBounds, EmptyInterval, LocationError.
         """
         try:
-            source = tables(updates, self._target.schema)
+            source = updates if isinstance(updates, AsyncIterator) else tables(updates, self._target.schema)
             instant = is_instant(updates)
             while (table := await self._pull(source, instant)) is not None:
                 await self.add(table if self._bounds is None else within(table, *self._bounds))
@@ -169,7 +169,9 @@ class BatchBuilder:
             with contextlib.suppress(LocationError):
                 await self._target.blob.delete(key, timeout=timeout)
 
-    async def _pull(self, source: Iterator[pa.Table], instant: bool) -> pa.Table | None:
+    async def _pull(self, source: Iterator[pa.Table] | AsyncIterator[pa.Table], instant: bool) -> pa.Table | None:
+        if isinstance(source, AsyncIterator):
+            return await anext(source, None)
         if instant:
             return next(source, None)
         return await users(self._runtime, next, source, None)

@@ -36,8 +36,14 @@ VIEWS_MAX: Final = 200
 """Views in one query, each as often as it is named: of views that name another one twice there are twice as many with
 each level."""
 
+_NODE_CHARACTERS: Final = 8
+"""Of which a node of a query has a few."""
 _TABLE_PARTS: Final = frozenset({"this", "db", "catalog", "alias", "joins", "laterals", "pivots", "sample"})
 _BYTES: Final = {"uint1": "utinyint", "uint2": "usmallint", "uint4": "uinteger", "uint8": "ubigint"}
+
+
+class TooLarge(Exception):  # no error: the same is asked for elsewhere
+    """A query has more nodes, with the views in it, than it may have here."""
 
 
 class Resolving(Protocol):
@@ -73,7 +79,7 @@ class Bound:
     """A query whose names are known.
 
     ``named``: as it was written, with names in full, in the dialect of PostgreSQL. ``query``: over ``relations``.
-    ``reads``: what it names, each once, in order.
+    ``reads``: what it names, each once, in order. ``nodes``: how large it is, with the views in it.
     """
 
     named: str
@@ -81,6 +87,7 @@ class Bound:
     reads: tuple[Described, ...]
     relations: Mapping[str, Relation] = field(default_factory=dict)
     asks_time: bool = False
+    nodes: int = 0
 
     def sql(self, ts: int) -> str:
         """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
@@ -94,16 +101,23 @@ class Bound:
 
 
 def bind(
-    query: exp.Expr, names: Resolving, session: Session, *, definite: bool = False, is_view: bool = False
+    query: exp.Expr,
+    names: Resolving,
+    session: Session,
+    *,
+    definite: bool = False,
+    is_view: bool = False,
+    nodes_max: int | None = None,
 ) -> Bound:
     """The query, with what its names mean to the session.
 
     ``definite``: it gives the same rows whenever it is computed, or it is refused. ``is_view``: it is to be that of a
     view, which has to be readable. Raises UnknownObject, with near
-    names and the place; SqlNotSupported; SqlError (a name that has no rows).
+    names and the place; SqlNotSupported; SqlError (a name that has no rows); TooLarge.
     """
+    binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max)
+    binding.count(query)
     functions.check(query, definite=definite)
-    binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view)
     named, bound = binding.bound(query.copy(), 0)
     return Bound(
         named=named.sql(dialect="postgres", copy=False),
@@ -111,11 +125,22 @@ def bind(
         reads=tuple({each.id: each for each in binding.reads}.values()),
         relations=binding.relations,
         asks_time=functions.asks_time(bound),
+        nodes=binding.nodes,
     )
 
 
 class _Binding:
-    def __init__(self, names: Resolving, session: Session, definite: bool, depth_max: int, views_max: int) -> None:
+    def __init__(
+        self,
+        names: Resolving,
+        session: Session,
+        definite: bool,
+        depth_max: int,
+        views_max: int,
+        nodes_max: int | None,
+    ) -> None:
+        self.nodes = 0
+        self._nodes_max = nodes_max
         self._depth_max = depth_max
         self._views_left = views_max
         self._names = names
@@ -123,6 +148,18 @@ class _Binding:
         self._definite = definite
         self.relations: dict[str, Relation] = {}
         self.reads: list[Described] = []
+
+    def count(self, query: exp.Expr) -> None:
+        """What is bound from now on. Raises TooLarge, before more is looked at than that takes."""
+        todo: list[object] = [query]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, exp.Expr):
+                self.nodes += 1
+                for value in node.args.values():
+                    todo += value if isinstance(value, list) else [value]
+            if self._nodes_max is not None and self.nodes + len(todo) // 4 > self._nodes_max:
+                raise TooLarge
 
     def bound(self, query: exp.Expr, depth: int) -> tuple[exp.Expr, exp.Expr]:
         """The query with names in full, and over relations."""
@@ -168,9 +205,8 @@ class _Binding:
             )
 
     def _resolved(self, table: exp.Table) -> Described:
-        name = QualifiedName(*(_part(table.args.get(part)) for part in ("this", "db", "catalog")))  # type: ignore[arg-type]  # the first is there
         try:
-            described = self._names.resolve(name, self._session)
+            described = self._names.resolve(name_of(table), self._session)
         except UnknownObject as error:
             raise UnknownObject(error.message, hint=error.hint, **error.details, **where(table)) from error
         if described.schema is None or described.kind in (ObjectType.SINK, ObjectType.HOLD, ObjectType.CURSOR):
@@ -193,8 +229,11 @@ class _Binding:
                     "the query is made of too many views",
                     hint=f"at most {VIEWS_MAX}, each as often as it is named; make materialized views of some",
                 )
+            if self._nodes_max is not None and len(described.query) > self._nodes_max * _NODE_CHARACTERS:
+                raise TooLarge
             statement = one(described.query).statement
             assert isinstance(statement, Select)
+            self.count(statement.query)
             _, inner = self.bound(statement.query.copy(), depth + 1)
             rest = {name: value for name, value in table.args.items() if name not in ("this", "db", "catalog")}
             columns = described.schema
@@ -208,6 +247,11 @@ class _Binding:
         table.set("this", exp.to_identifier(relation.name))
         table.set("db", None)
         table.set("catalog", None)
+
+
+def name_of(table: exp.Table) -> QualifiedName:
+    """The name that a table of a query goes by there."""
+    return QualifiedName(*(_part(table.args.get(part)) for part in ("this", "db", "catalog")))  # type: ignore[arg-type]  # the first is there
 
 
 def _names(schema: Schema) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Final
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.changing import PRIVILEGES, WORDS
 from persist.client.sql.parse.columns import written_type
+from persist.client.sql.parse.literals import Literals
 from persist.client.sql.parse.tokens import RESERVED, Dialect
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain, quoted
@@ -74,7 +75,8 @@ def _changing(statement: s.Insert | s.Update | s.Delete | s.Copy) -> str:
     match statement:
         case s.Insert(table, columns, query, returning):
             named = f" ({', '.join(map(_quoted, columns))})" if columns else ""
-            return f"INSERT INTO {_name(table)}{named} {_sql(query)}{_returning(returning)}"
+            rows = query.source if isinstance(query, Literals) else _sql(query)
+            return f"INSERT INTO {_name(table)}{named} {rows}{_returning(returning)}"
         case s.Update(table, alias, assignments, others, where, returning):
             pairs = ", ".join(f"{_quoted(name)} = {_sql(value)}" for name, value in assignments)
             sources = f" FROM {_sources(others)}" if others else ""

@@ -87,6 +87,7 @@ def insert(tokens: Tokens) -> Insert:
         columns = tokens.names("the name of a column")
     if tokens.is_word("DEFAULT"):
         tokens.fail("VALUES or SELECT", hint="columns have no defaults")
+    rows = tokens.literals()
     end = tokens.find_last("RETURNING")
     conflict = tokens.find_last("ON", "CONFLICT")
     if conflict is not None:
@@ -95,7 +96,7 @@ def insert(tokens: Tokens) -> Insert:
         raise SqlNotSupported(
             "ON CONFLICT is not supported", hint="UPDATE first, or use table.upsert", line=line, column=column
         )
-    found = query(tokens, end)
+    found = rows or query(tokens, end)
     return Insert(table, columns, found, _returning(tokens))
 
 

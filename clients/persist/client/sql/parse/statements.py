@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from persist.client.sql.parse.literals import Literals
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain
 from persist.core.catalog.values import ObjectType
@@ -35,7 +36,7 @@ class Insert:
 
     table: QualifiedName
     columns: tuple[str, ...]
-    query: exp.Query
+    query: exp.Query | Literals
     returning: tuple[exp.Expr, ...] = ()
 
 

@@ -1,12 +1,13 @@
 """A text as statements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from persist.client.sql.errors import SqlNotSupported, SqlSyntax
 from persist.client.sql.parse import changing, creating, queries
+from persist.client.sql.parse.literals import Cut, cuts
 from persist.client.sql.parse.statements import Commit, Parsed, Rollback, Statement
-from persist.client.sql.parse.tokens import Params, Tokens, place, tokens_of
+from persist.client.sql.parse.tokens import Params, Tokens, place, tokens_of, tokens_without
 from persist.errors import PersistError
 from persist.runtime import system
 
@@ -68,12 +69,41 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None) -> lis
     if len(text) > TEXT_MAX:
         raise SqlSyntax("the text is too long", hint=f"at most {TEXT_MAX} characters; COPY reads rows from files")
     now = system().now_ms() if now_ms is None else now_ms
-    return [_parsed(tokens, now) for tokens in tokens_of(text, given_params(params)).statements()]
+    given, found = given_params(params), cuts(text)
+    statements = _statements(text, given, now, found) if found else None
+    if statements is None:
+        statements = _statements(text, given, now, ())
+    assert statements is not None
+    return statements
+
+
+def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut]) -> list[Parsed] | None:
+    """The statements of a text. None: with the rows that were ``found`` it cannot be told what they are, or what is
+    wrong with them.
+    """
+    tokens = tokens_without(text, params, found) if found else tokens_of(text, params)
+    if tokens is None:
+        return None
+    parsed: list[Parsed] = []
+    for each in tokens.statements():
+        try:
+            parsed.append(_parsed(each, now_ms))
+        except PersistError:
+            if each.lacks:
+                return None
+            raise
+        if each.lacks:
+            return None
+    return parsed
 
 
 def one(text: str, params: object = None, *, now_ms: int | None = None) -> Parsed:
     """The only statement of a text. Raises as ``parse``."""
-    found = parse(text, params, now_ms=now_ms)
+    return only(parse(text, params, now_ms=now_ms))
+
+
+def only(found: Sequence[Parsed]) -> Parsed:
+    """The statement, if it is the only one. Raises SqlSyntax."""
     if len(found) != 1:
         raise SqlSyntax("one statement is needed", hint="run several one after the other", got=len(found))
     return found[0]

@@ -1,12 +1,14 @@
 """Tokens of a text, read one after the other, with errors that say where."""
 
 import decimal
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from persist.client.sql.errors import SqlSyntax
+from persist.client.sql.parse.literals import Cut, Literals, restored, shortened
 from persist.core.catalog.ddl.statements import NAME_MAX, QualifiedName
 from persist.extras import extra
 from persist.typed import AnyValue
@@ -45,22 +47,60 @@ when where with
 RESERVED: Final = frozenset(_RESERVED_WORDS.split())
 
 
+TOKENS_MAX: Final = 300_000
+"""Tokens of a text; rows of literals are none, if they are many. Each becomes a kilobyte, and takes 50 µs."""
+
+_ABOUT_A_TOKEN: Final = re.compile(r"'[^']*'|\w+|[^\s\w]")
+
+
 def tokens_of(text: str, params: Params | None = None) -> "Tokens":
-    """The tokens of a text. Raises SqlSyntax: a quote or a comment that does not end."""
+    """The tokens of a text. Raises SqlSyntax: a quote or a comment that does not end, or too many tokens."""
+    _check_size(text)
     try:
         return Tokens(text, list(_numbered(Dialect().tokenize(text))), params or {})
     except TokenError as error:
         raise SqlSyntax("a quote or a comment does not end", hint="close it", near=str(error)[-60:]) from error
 
 
-class Tokens:
-    """A text's tokens and a place in them."""
+def tokens_without(text: str, params: Params, cuts: Sequence[Cut]) -> "Tokens | None":
+    """The tokens of a text but ``cuts``. None: these do not stand between tokens. Raises SqlSyntax: too many."""
+    short = shortened(text, cuts)
+    _check_size(short)
+    try:
+        found = restored(text, list(_numbered(Dialect().tokenize(short))), cuts)
+    except TokenError:
+        return None
+    return None if found is None else Tokens(text, found[0], params, found[1])
 
-    def __init__(self, text: str, tokens: Sequence[Token], params: Params) -> None:
+
+def _check_size(text: str) -> None:
+    if len(text) <= TOKENS_MAX:
+        return
+    count = sum(1 for _ in itertools.islice(_ABOUT_A_TOKEN.finditer(text), TOKENS_MAX + 1))
+    if count > TOKENS_MAX:
+        raise SqlSyntax(
+            "the text has too many words, values and signs",
+            hint="COPY reads rows from files, session.insert(name, rows) takes them from memory;"
+            " in VALUES, rows of literals alone do not count; of conditions, join a table",
+            most=TOKENS_MAX,
+        )
+
+
+class Tokens:
+    """A text's tokens and a place in them.
+
+    ``rows``: lists of literal rows that are no tokens, by where they begin. A token stands in the place of each.
+    """
+
+    def __init__(
+        self, text: str, tokens: Sequence[Token], params: Params, rows: Mapping[int, Literals] | None = None
+    ) -> None:
         self.text = text
         self.at = 0
         self._tokens = list(tokens)
         self._params = params
+        self._rows = rows or {}
+        self._is_read = False
 
     @property
     def peek(self) -> Token | None:
@@ -76,7 +116,7 @@ class Tokens:
                 found.append([])
             else:
                 found[-1].append(token)
-        return [Tokens(self.text, each, self._params) for each in found if each]
+        return [Tokens(self.text, each, self._params, self._rows) for each in found if each]
 
     @property
     def first(self) -> Token:
@@ -134,7 +174,7 @@ class Tokens:
 
     def until(self, end: int) -> "Tokens":
         """The tokens from here to ``end``, with their places in the statement."""
-        cut = Tokens(self.text, self._tokens[:end], self._params)
+        cut = Tokens(self.text, self._tokens[:end], self._params, self._rows)
         cut.at = self.at
         return cut
 
@@ -219,6 +259,22 @@ class Tokens:
             self.fail("a parameter that was given", hint=f"given are {', '.join(self._params) or 'none'}")
         self.at += 1
         return self._params[name]
+
+    def literals(self) -> Literals | None:
+        """Take VALUES and rows that are no tokens, if these come next, and no more of a query after them."""
+        if not self.is_word("VALUES") or self.at_end(1) or not (self.at_end(2) or self.is_word("RETURNING", ahead=2)):
+            return None
+        found = self._rows.get(self._tokens[self.at + 1].start)
+        if found is not None:
+            self.at += 2
+            self._is_read = True
+        return found
+
+    @property
+    def lacks(self) -> bool:
+        """Whether rows that are no tokens were not taken by ``literals``: the statement is not what its tokens say."""
+        count = sum(token.start in self._rows for token in self._tokens) if self._rows else 0
+        return count != self._is_read
 
     def find_last(self, *words: str) -> int | None:
         """Where these words stand outside of all parentheses, from here on, for the last time."""
