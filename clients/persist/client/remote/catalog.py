@@ -162,7 +162,8 @@ class CatalogCalls:
                 ):
                     asked = self._leader
                     continue
-                if unsure is not None:
+                # SUBTLE: only who leads knows that a lost call did not happen; who was fenced itself does not.
+                if unsure is not None and not (settled and leader == asked):
                     raise unsure from error
                 raise
             except LeaseExpired as error:

@@ -78,7 +78,7 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None) -> lis
 
 
 def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut]) -> list[Parsed] | None:
-    """The statements of a text. None: with the rows that were ``found`` it cannot be told what they are, or what is
+    """The statements of a text. None: with the rows that were ``found`` it is not known what they are, or what is
     wrong with them.
     """
     tokens = tokens_without(text, params, found) if found else tokens_of(text, params)

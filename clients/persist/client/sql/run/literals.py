@@ -17,7 +17,7 @@ _KINDS: Final = {"'": "text", "t": "truth", "f": "truth", "n": ""}
 
 
 async def rows_of(literals: Literals, engine: Engine, offload: Offload) -> pa.Table | None:
-    """The rows, as DuckDB gives those of a query. None: only a query tells, as columns are of several kinds or wide.
+    """The rows, as DuckDB gives those of a query. None: only a query shows that (columns of several kinds, or wide).
 
     Raises SqlLimit.
     """
