@@ -47,7 +47,7 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.records import Records, Source, Told
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source, Told
 from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents, History
 from persist_ingest.pipeline.timelines import Decided, check_timeline
@@ -517,7 +517,7 @@ class Pipeline:
         if found.generation != self.source.generation:
             return False
         self.watch.look(found)
-        is_same, hold = self._knows(found), held(found)
+        is_same, hold = self._knows(found), held(found, self._runtime.now_ms() - SILENT_MS)
         if not is_same:
             self._take_over(found)
         self._hold = None if hold is None else SourceFrontier.at(self.source.remap_source.kind, {0: hold})

@@ -62,9 +62,14 @@ def snapshotted(source: Source) -> dict[str, Trouble]:
     return {export: each for export, each in troubles(source).items() if each.state == SNAPSHOTTING}
 
 
-def held(source: Source) -> int | None:
-    """Up to where the upstream may release its log, as exports are going to read what follows; None: anything."""
-    found = [each.progress["reached"]["hold"] if each.progress else 0 for each in snapshotted(source).values()]
+def held(source: Source, silent_ms: int) -> int | None:
+    """Up to where the upstream may release its log, as exports are going to read what follows; None: anything.
+
+    One that was not begun needs nothing while no attempt was at work on it since ``silent_ms``: one that was only
+    asleep finds what it begins with gone, and begins again.
+    """
+    begun = [each for each in snapshotted(source).values() if each.progress or each.beat_ms >= silent_ms]
+    found = [each.progress["reached"]["hold"] if each.progress else 0 for each in begun]
     return min(found, default=None)
 
 

@@ -329,8 +329,11 @@ class Anew(Protocol):
         """What the log comes to in ``[begin, end)`` once all pieces were read. Raises as ``Piece.changes``."""
         ...
 
-    def renewed(self, given: Mapping[str, object]) -> Mapping[str, object]:
-        """A definition of the source, as others may have revised it meanwhile, with this export's part as it is now."""
+    def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
+        """A definition of the source, as others may have revised it meanwhile, with this export's part as it is now.
+
+        ``through``: nothing that the log has before is read for this export any more.
+        """
         ...
 
 

@@ -288,10 +288,11 @@ class Attempt:
         progress = self._progressed()
         self._save(replace(progress, moved=True))
         discard(self._client, progress)
+        through = SourceFrontier.at(SourceKind(self._source.kind), {0: progress.reached.hold})
 
         def place(found: Source) -> Source:
             check_mine(found, self._export, self._mine)
-            after = replace(found, definition=anew.renewed(found.definition), turn=found.turn + 1)
+            after = replace(found, definition=anew.renewed(found.definition, through), turn=found.turn + 1)
             return with_trouble(after, self._export, None)
 
         return amend(self._records, self._source, place)

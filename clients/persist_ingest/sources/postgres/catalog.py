@@ -192,7 +192,7 @@ _TYPE: Final = _BASE.format(oid="%(oid)s::int8::oid", mod="%(mod)s::int4")
 _PRIMARY_KEY: Final = """
 SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k(attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %(table)s::int8::oid AND i.indisprimary ORDER BY k.place
+WHERE i.indrelid = %(table)s::int8::oid AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place
 """
 
 
@@ -389,7 +389,7 @@ def trees(session: Session, tables: Sequence[int]) -> dict[int, set[tuple[int, s
 
 
 def primary_key(session: Session, table: int) -> tuple[str, ...]:
-    """The columns of a table's primary key in order; none without one."""
+    """The columns of a table's primary key in order, without what it only includes; none without one."""
     return tuple(name for (name,) in session.rows(_PRIMARY_KEY, {"table": table}))
 
 

@@ -134,7 +134,12 @@ class Decoder:
         by_oid: Mapping[int, Ints] = {oid: places[oids == oid] for oid in map(int, np.unique(oids))}
         breaks = self._breaks(chunk, framed.wanted)
         for oid in sorted(self._exports.keys() & (by_oid.keys() | breaks.keys())):
-            yield from self._of_export(framed, oid, by_oid.get(oid, places[:0]), breaks.get(oid, ()))
+            # SUBTLE: others may be behind a table that was read anew, and its own messages from before come with
+            # theirs: in forms that it had then, or such as it was stopped for.
+            fresh = framed.ends > np.uint64(self._exports[oid].table.through)
+            own = by_oid.get(oid, places[:0])
+            ends = [(at, to) for at, to in breaks.get(oid, ()) if to is not None or fresh[at]]
+            yield from self._of_export(framed, oid, own[fresh[own]], ends)
 
     def _breaks(self, chunk: Chunk, wanted: Bools) -> dict[int, list[tuple[int, Relation | None]]]:
         """Where an export's rows change their form, or (None) end for good."""

@@ -5,7 +5,7 @@ Source: design 003; sources.md section 1, semantics seen.
 
 import json
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,11 +15,12 @@ from persist.typed import Fields, Record
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import Form
 
-FORMAT: Final = 7
-_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6)
+FORMAT: Final = 8
+_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
-Those before 6 have every column, under its own name; those before 7 take no tables in that are new."""
+Those before 6 have every column, under its own name; those before 7 take no tables in that are new; those before 8 do
+not say from where on changes of a table count, nor what was left out of tables that they had once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Table:
 
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
     ``excluded``: columns that are left out. ``partitioned``: its rows are in its partitions, and sent as its own.
+    ``through``: what it was read anew with has the log up to there, which may have forms that it is not read under.
     """
 
     export: str
@@ -67,6 +69,7 @@ class Table:
     form: Form | None = None
     excluded: tuple[str, ...] = ()
     partitioned: bool = False
+    through: int = 0
 
     def initial(self) -> Schema:
         """The schema of its export: primary key, then the others; without a primary key every column is key."""
@@ -86,6 +89,7 @@ class Definition:
     ``identifies``: it may set the replica identity of tables. ``slot_point``: where its slot began. Each slot begins
     beyond all that was read of one of its name before, so with how far the source got it identifies its slot.
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
+    ``withheld``: by exports that it had, columns that were left out of them, and are again should they come back.
     """
 
     dsn: str
@@ -103,6 +107,7 @@ class Definition:
     identifies: bool = False
     everything: bool = False
     left_out: tuple[str, ...] = ()
+    withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def incarnation(self) -> str:
@@ -128,12 +133,15 @@ class Definition:
         """The same with one table more."""
         others = tuple(each for each in self.tables if each.export != table.export)
         left_out = tuple(each for each in self.left_out if each != table.export)
-        return replace(self, tables=(*others, table), left_out=left_out)
+        withheld = {export: names for export, names in self.withheld.items() if export != table.export}
+        return replace(self, tables=(*others, table), left_out=left_out, withheld=withheld)
 
     def parted(self, export: str) -> "Definition":
         """The same without a table, which is not taken in again."""
         tables = tuple(each for each in self.tables if each.export != export)
-        return replace(self, tables=tables, left_out=(*self.left_out, export) if self.everything else self.left_out)
+        left_out = (*self.left_out, export) if self.everything else self.left_out
+        excluded = {each.export: each.excluded for each in self.tables if each.export == export and each.excluded}
+        return replace(self, tables=tables, left_out=left_out, withheld={**self.withheld, **excluded})
 
     def is_news(self, known: "Definition") -> bool:
         """Its tables' forms have to be known after a restart."""

@@ -6,7 +6,7 @@ knows the order of a type and its collation.
 Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from persist.arrow import ArrowArray
 from persist.sources import SourceFrontier
-from persist_ingest.sources.port import Changes, Emptied, TableAltered, Truncated
+from persist_ingest.sources.port import Changes, Emptied, HeldUp, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.catalog import literal, quoted
+from persist_ingest.sources.postgres.catalog import quoted
+from persist_ingest.sources.postgres.column_types import is_same
 from persist_ingest.sources.postgres.decoding import plain, wide
 from persist_ingest.sources.postgres.definition import Definition, Table
 from persist_ingest.sources.postgres.framing import Framed
+from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import ChangesTask
 from persist_ingest.sources.postgres.session import Session
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
@@ -30,15 +31,12 @@ from persist_ingest.sources.postgres.values import Bools, Ints
 
 PIECE_BYTES: Final = 32 << 20
 _NEAR: Final = 1 << 31
-_KEYS: Final = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), n.nspname, c.collname
-FROM pg_attribute a
-LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
-WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped
-"""
-_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_export_snapshot()"
+_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_is_in_recovery()"
 _SIZE: Final = """
-SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::int8, coalesce(sum(pg_relation_size(c.oid)), 0)::int8
+SELECT coalesce(sum(CASE WHEN c.relpages > 0 AND c.reltuples > 0 THEN c.reltuples / c.relpages
+                         * (pg_relation_size(c.oid) / current_setting('block_size')::int8) END), 0)::int8,
+       coalesce(sum(pg_relation_size(c.oid)
+                    + CASE WHEN c.reltoastrelid <> 0 THEN pg_relation_size(c.reltoastrelid) ELSE 0 END), 0)::int8
 FROM pg_class c WHERE c.relkind = 'r' AND c.oid IN (
     SELECT %(table)s::int8::oid UNION SELECT relid FROM pg_partition_tree(%(table)s::int8::oid))
 """
@@ -64,67 +62,6 @@ class Seen:
         numbers = wide(xids, self.next + _NEAR)
         found: Bools = (numbers < self.least) | ((numbers < self.next) & ~np.isin(numbers, self.open))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The primary key of a table. ``columns``: its name, what the export calls it, and how SQL casts text to it."""
-
-    columns: tuple[tuple[str, str, str], ...]
-
-    @staticmethod
-    def of(session: Session, table: Table) -> "Order | None":
-        """None: there is no such order, or its values are not given as text here."""
-        casts = {
-            name: f"::{shown}" + ("" if collation is None else f" COLLATE {quoted(space, collation)}")
-            for name, shown, space, collation in session.rows(_KEYS, {"table": table.oid})
-        }
-        columns = {column.name: column for column in table.columns}
-        if not table.key or not all(_is_told(columns[name].type.arrow) for name in table.key):
-            return None
-        return Order(tuple((name, columns[name].called, casts[name]) for name in table.key))
-
-    @property
-    def names(self) -> str:
-        """The columns, in SQL."""
-        return ", ".join(quoted(name) for name, _, _ in self.columns)
-
-    def value(self, key: Sequence[str]) -> str:
-        """A key, in SQL."""
-        return ", ".join(literal(text) + cast for text, (_, _, cast) in zip(key, self.columns, strict=True))
-
-    def where(self, after: Sequence[str] | None, last: Sequence[str] | None) -> str:
-        """Which rows lie behind a key and up to another, in SQL."""
-        limits = [] if after is None else [f"({self.names}) > ({self.value(after)})"]
-        limits += [] if last is None else [f"({self.names}) <= ({self.value(last)})"]
-        return " AND ".join(limits)
-
-    def reach(self, session: Session, rows: pa.RecordBatch, keys: Sequence[Sequence[str]]) -> list[Bools]:
-        """For each of these keys which rows lie at it or before."""
-        given = {f"k{at}": _texts(rows.column(called)) for at, (_, called, _) in enumerate(self.columns)}
-        arrays = ", ".join(f"%({name})s::text[]" for name in given)
-        row = ", ".join(f"t.k{at}{cast}" for at, (_, _, cast) in enumerate(self.columns))
-        # Values of keys are texts of any kind, in which a percent sign means nothing.
-        tests = ", ".join(f"coalesce(({row}) <= ({self.value(key)}), false)".replace("%", "%%") for key in keys)
-        answers = session.rows(
-            f"SELECT {tests} FROM unnest({arrays}) WITH ORDINALITY AS t({', '.join(given)}, o) ORDER BY t.o", given
-        )
-        columns = list(zip(*answers, strict=True)) or [()] * len(keys)
-        return [np.array(column, np.bool_) for column in columns]
-
-
-def _is_told(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
-
-
-def _texts(array: ArrowArray) -> list[str | None]:
-    """Values in a form that the server reads as the same ones."""
-    if pa.types.is_binary(array.type):
-        return [None if value is None else "\\x" + value.hex() for value in array.to_pylist()]
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.int64()).cast(pa.timestamp("us"))
-    texts: list[str | None] = array.cast(pa.string()).to_pylist()
-    return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +117,14 @@ def _taken(changes: Changes, wanted: Bools) -> Changes:
 
 @contextmanager
 def opened(
-    session: Session, definition: Definition, schema: Schema, after: tuple[str, ...] | None, rows: int
+    session: Session,
+    definition: Definition,
+    schema: Schema,
+    order: Order | None,
+    after: tuple[str, ...] | None,
+    rows: int,
 ) -> Iterator[TablePiece]:
-    """The piece of the only table of a definition behind a key, at this moment.
+    """The piece of the only table of a definition behind a key, at this moment. Raises TableAltered.
 
     SUBTLE: the lock comes before the snapshot. So nothing empties or rewrites the table in between, which would make it
     look empty to a snapshot that is older.
@@ -193,11 +135,21 @@ def opened(
     session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         session.run(f"LOCK TABLE {only}{name} IN ACCESS SHARE MODE")
-        told, exported = session.row(_SEEN)
+        told, exported, is_standby = session.row(_SEEN)
+        seen = Seen.of(told)
+        if is_standby and seen.least != seen.next:
+            # SUBTLE: a standby leaves the open ones out of what it says of a snapshot.
+            raise HeldUp(
+                "a standby says which transactions a snapshot has only while none is open",
+                hint="it is tried again; or make a source of the primary",
+                export=table.export,
+            )
         oid, file = session.row(where_rows_are(table))
-        if oid != table.oid or catalog.primary_key(session, oid) != table.key:
-            raise TableAltered("the table or its primary key became another one", hint=_AGAIN, export=table.export)
-        order = Order.of(session, table)
+        if oid != table.oid or catalog.primary_key(session, oid) != table.key or Order.of(session, table) != order:
+            raise TableAltered(
+                "the table, its primary key or the order of that became another one", hint=_AGAIN, export=table.export
+            )
+        _check_columns(session, definition, table)
         last = None if order is None else _last(session, order, table, after, _rows(session, table, rows))
         task = SnapshotTask(
             dsn=definition.dsn,
@@ -212,13 +164,29 @@ def opened(
             whole=table.partitioned,
         )
         log = ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0)
-        yield TablePiece(session=session, task=task, log=log, order=order, seen=Seen.of(told), after=after, last=last)
+        yield TablePiece(session=session, task=task, log=log, order=order, seen=seen, after=after, last=last)
+    except SourceFailure:
+        # With the session its snapshot goes, which another one is refused then: that is no fault of the table.
+        session.rolled_back()
+        session.run("SELECT")
+        raise
     finally:
         session.rolled_back()
 
 
+def _check_columns(session: Session, definition: Definition, table: Table) -> None:
+    """What is read of the table is there, and of its types. What else became of it, the log's reader looks at."""
+    form = catalog.forms(session, definition.publication, [table.oid])[table.oid]
+    there = {each.name: (each.oid, each.mod) for each in form.attributes}
+    for column in table.columns:
+        if column.name not in there or not is_same((column.oid, column.mod), there[column.name]):
+            raise TableAltered(
+                "a column was dropped, renamed or altered", hint=_AGAIN, export=table.export, column=column.name
+            )
+
+
 def about(session: Session, table: Table) -> tuple[int, int]:
-    """Rows and bytes of a table with its partitions, as the server last counted them."""
+    """Rows and bytes of a table with its partitions. Rows as dense as the server last counted them; 0: it never did."""
     rows, size = session.row(_SIZE, {"table": table.oid})
     return rows, size
 
@@ -235,7 +203,7 @@ def _last(
     """The key of that many rows on; None: there are no more."""
     only = "" if table.partitioned else "ONLY "
     where = f"WHERE {order.where(after, None)} " if after is not None else ""
-    shown = ", ".join(f"format('%s', {quoted(name)})" for name, _, _ in order.columns)
+    shown = ", ".join(f"format('%s', {quoted(each.name)})" for each in order.columns)
     found = session.rows(
         f"SELECT {shown} FROM {only}{quoted(table.schema, table.name)} {where}"
         f"ORDER BY {order.names} OFFSET {rows - 1} LIMIT 1"

@@ -6,7 +6,7 @@ Every session shows values in one form, whatever the database's settings are. So
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -138,9 +138,10 @@ class Session:
         return patiently(opened)
 
     def rolled_back(self) -> None:
-        """End the transaction, if there is one."""
+        """End the transaction, if there is one; a server that went away has ended it."""
         if not self._connection.closed:
-            self._connection.execute(b"ROLLBACK")
+            with suppress(psycopg.OperationalError):
+                self._connection.execute(b"ROLLBACK")
 
     def copied(self, sql: str) -> Iterator[bytes]:
         """The pieces of a COPY ... TO STDOUT, one for each row."""

@@ -6,7 +6,7 @@ it is COPY in text form. Either way values come out as the changes' do. Source: 
 
 import importlib.util
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,15 +70,15 @@ class SnapshotTask:
         fields = pa.schema([*self.schema.key, *self.schema.val])
         types = {column.called: column.type for column in self.table.columns}
         kinds = [types[field.name] for field in self._there]
-        batches = self._by_adbc(kinds) if has_adbc() else self._by_copy(kinds)
-        for columns in batches:
-            found = dict(zip((field.name for field in self._there), columns, strict=True))
-            count = len(columns[0])
-            arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in fields]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=fields)
-            _check_keys(rows, self.table.export)
-            for begin in range(0, rows.num_rows, ROWS):
-                yield rows.slice(begin, ROWS)
+        with closing(self._by_adbc(kinds) if has_adbc() else self._by_copy(kinds)) as batches:
+            for columns in batches:
+                found = dict(zip((field.name for field in self._there), columns, strict=True))
+                count = len(columns[0])
+                arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in fields]
+                rows = pa.RecordBatch.from_arrays(arrays, schema=fields)
+                _check_keys(rows, self.table.export)
+                for begin in range(0, rows.num_rows, ROWS):
+                    yield rows.slice(begin, ROWS)
 
     @property
     def _there(self) -> list[ArrowField]:
@@ -130,7 +130,7 @@ class SnapshotTask:
                 export=self.table.export,
             )
 
-    def _by_adbc(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
+    def _by_adbc(self, kinds: list[ColumnType]) -> Generator[list[ArrowArray], None, None]:
         from adbc_driver_manager import Error
         from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
@@ -154,7 +154,7 @@ class SnapshotTask:
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
 
-    def _by_copy(self, kinds: list[ColumnType]) -> Iterator[list[ArrowArray]]:
+    def _by_copy(self, kinds: list[ColumnType]) -> Generator[list[ArrowArray], None, None]:
         names = self._columns
         shown = [_shown(name) for name in names]
         with Session(self.dsn) as session:

@@ -14,7 +14,7 @@ from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon
 from persist_ingest.location import client
 from persist_ingest.pipeline import claims as claiming
 from persist_ingest.sources.port import SourceFailure
-from persist_ingest.sources.postgres.making import publications
+from persist_ingest.sources.postgres.making import publications, setup
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -161,3 +161,19 @@ def test_the_slot_of_another_that_took_the_name_meanwhile_stays(here: Location, 
         abandon(here, "shop")
         assert shop.select(LEFT) == [(1, 0)]
         shop.run("SELECT pg_drop_replication_slot('persist_shop')")
+
+
+def test_undoing_waits_for_nobody_who_holds_a_table(here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the whole table makes everybody else wait: then its replica identity stays."""
+    monkeypatch.setattr(setup, "LOCK_SECONDS", 0.1)
+    shop.run(ITEMS, "INSERT INTO items VALUES (1, 'a')")
+    with psycopg.connect(shop.dsn) as other:
+
+        def ended(rows: int) -> None:
+            other.execute("SELECT * FROM items")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            create(here, "shop", "postgres", OPTIONS | {"dsn": shop.dsn}, report=ended)
+    assert shop.select(LEFT) == [(0, 0)]
+    assert shop.select("SELECT relreplident::text FROM pg_class WHERE relname = 'items'") == [("f",)]

@@ -290,10 +290,10 @@ def killed(*given, **named):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 
-def logged(session, definition, schema, after, rows):
+def logged(session, definition, schema, order, after, rows):
     with open(log, "a") as file:
         file.write(json.dumps(after) + "\\n")
-    return opened(session, definition, schema, after, rows)
+    return opened(session, definition, schema, order, after, rows)
 
 setattr(holder, function, killed)
 pieces.opened = logged

@@ -16,17 +16,21 @@ from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowField
 from persist.runtime import system
 from persist.sources import SourceFrontier
-from persist_ingest.sources.port import Changes, Piece, SourceFailure
+from persist.typed import Fields
+from persist_ingest.sources.port import Changes, Piece, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.form import Form
 from persist_ingest.sources.postgres.making.setup import check_alone, defined, lock
+from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import Session
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""
 LOCK_SECONDS: Final = 2.0
+_AGAIN: Final = "snapshot this table again (persist source resnapshot)"
 _ANEW: Final = "make a source of this table, and drop it from this one; or create the source again"
 _WATERMARK: Final = """
 SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'persist', '')::text END
@@ -44,11 +48,12 @@ WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHER
 class TableAnew:
     """Implements the Anew port."""
 
-    def __init__(self, session: Session, definition: Definition, schema: Schema) -> None:
-        """``definition``: of this table alone, under which all of it is read."""
+    def __init__(self, session: Session, definition: Definition, schema: Schema, order: Order | None) -> None:
+        """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
         self._session = session
         self._definition = definition
         self._schema = schema
+        self._order = order
 
     @property
     def schema(self) -> Schema:
@@ -56,7 +61,8 @@ class TableAnew:
 
     @property
     def begun(self) -> Mapping[str, object]:
-        return self._definition.to_json()
+        order = None if self._order is None else self._order.to_json()
+        return {"definition": self._definition.to_json(), "order": order}
 
     def about(self) -> int:
         return pieces.about(self._session, self._definition.tables[0])[0]
@@ -64,10 +70,16 @@ class TableAnew:
     def begin(self) -> SourceFrontier:
         """SUBTLE: twice. Who commits before a position and cannot be seen yet holds a lock on the table when it is
         asked for afterwards; and who began to write before all of it was sent has ended before the second one.
+
+        Who altered the table meanwhile may have filled a column that pieces do not read, before the log begins.
         """
+        (table,) = self._definition.tables
         for _ in range(2):
             point = self.high()
-            _await_writers(self._session, self._definition.tables[0])
+            _await_writers(self._session, table)
+        now = catalog.look(self._session, self._definition).get(table.oid)
+        if now is None or table.form is None or now.digest != table.form.digest:
+            raise TableAltered("the table was altered just as it began to be read", hint=_AGAIN, export=table.export)
         return point
 
     def high(self) -> SourceFrontier:
@@ -76,7 +88,7 @@ class TableAnew:
         return SourceFrontier.at(KIND, {0: catalog.positions(self._session)[0]})
 
     def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
-        return pieces.opened(self._session, self._definition, self._schema, after, rows)
+        return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
 
     def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
         (table,) = self._definition.tables
@@ -84,8 +96,9 @@ class TableAnew:
         for _, changes in pieces.logged(log, begin, end):
             yield changes
 
-    def renewed(self, given: Mapping[str, object]) -> Mapping[str, object]:
-        return Definition.from_json(given).within(self._definition).to_json()
+    def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
+        tables = tuple(replace(table, through=through.bound(0) or 0) for table in self._definition.tables)
+        return Definition.from_json(given).within(replace(self._definition, tables=tables)).to_json()
 
 
 @contextmanager
@@ -97,7 +110,7 @@ def begun_again(
         session = stack.enter_context(Session(definition.dsn, lock_seconds=LOCK_SECONDS))
         session.run("SET synchronous_commit = local")
         if begun is not None:
-            yield TableAnew(session, Definition.from_json(begun), schema)
+            yield _gone_on(session, begun, export, schema)
             return
         (known,) = definition.of({export}).tables
         check_upstream(session, definition.of(()))
@@ -106,11 +119,29 @@ def begun_again(
         check_identities(session, definition, known, forms[listed.oid])
         with Session(definition.dsn) as holder:
             lock(holder, [listed])
-            alone = defined(holder, definition, [listed], {listed.oid: known.excluded})
+            now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
+            alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
+            (table,) = (_renamed(schema, table) for table in alone.tables)
+            order = Order.of(holder, table)
             holder.run("COMMIT")
-        (table,) = (_renamed(schema, table) for table in alone.tables)
         grown = _grown(schema, table)
-        yield TableAnew(session, replace(alone, tables=(table,)), grown)
+        yield TableAnew(session, replace(alone, tables=(table,)), grown, order)
+
+
+def _left_out(known: Table, oid: int, now: Form) -> tuple[str, ...]:
+    """The columns that are never read, also those that have another name by now."""
+    before = known.form.attributes if known.form is not None and known.oid == oid else ()
+    numbers = {each.number for each in before if each.name in known.excluded}
+    return tuple(dict.fromkeys([*known.excluded, *(each.name for each in now.attributes if each.number in numbers)]))
+
+
+def _gone_on(session: Session, begun: Mapping[str, object], export: str, schema: Schema) -> TableAnew:
+    """See ReadsApart.snapshot_again. Raises TableAltered: what its pieces were ordered by was not recorded."""
+    given: Fields = begun
+    if "order" not in given:
+        raise TableAltered("an earlier release began to read this table", hint=_AGAIN, export=export)
+    definition = Definition.from_json(given["definition"])
+    return TableAnew(session, definition, schema, Order.from_json(given["order"]))
 
 
 def _await_writers(session: Session, table: Table) -> None:

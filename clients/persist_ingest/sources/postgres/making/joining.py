@@ -27,7 +27,7 @@ def joined(definition: Definition, name: str, lenient: bool) -> Joined:
             listed = check_alone(session, definition, *names)
         with Session(definition.dsn) as holder:
             lock(holder, [listed])
-            alone = defined(holder, definition, [listed], {listed.oid: ()})
+            alone = defined(holder, definition, [listed], {listed.oid: definition.withheld.get(listed.export, ())})
             holder.run("COMMIT")
         (table,) = alone.tables
         if not lenient and table.form is not None:

@@ -191,7 +191,8 @@ def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
     """
     if not steps:
         return
-    with suppress(PersistError), Session(dsn) as session:
+    # Whoever waits for a table makes everybody else wait.
+    with suppress(PersistError), Session(dsn, lock_seconds=LOCK_SECONDS) as session:
         for step in reversed(steps):
             if step.what == "identity" and catalog.slot(session, slot) is not None:
                 return
