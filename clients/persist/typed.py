@@ -21,6 +21,8 @@ Offload: TypeAlias = Callable[..., Awaitable[Any]]
 
 AnyMessage: TypeAlias = Any
 """A protobuf message of any class: its fields are reached by names that a table holds."""
+Pickled: TypeAlias = Any
+"""What a process says to another one that it has begun."""
 AnyKey: TypeAlias = Any
 AnyValue: TypeAlias = Any
 """Key and value of an object whose class its kind says, or of a field whose class its message says."""

@@ -56,7 +56,7 @@ class Order:
 
     @staticmethod
     def of(session: Session, table: Table) -> "Order | None":
-        """None: there is no such order, or its values are not told as text here."""
+        """None: there is no such order, or its values are not given as text here."""
         columns = {column.name: column for column in table.columns}
         found = []
         for name, shown, space, collation, operators in session.rows(_KEYS, {"table": table.oid}):

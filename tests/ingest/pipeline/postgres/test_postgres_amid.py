@@ -219,7 +219,7 @@ def test_pieces_are_as_large_as_rows_are_now(here: Location, shop: Any, monkeypa
 def test_an_export_that_waits_its_turn_keeps_nothing_upstream(
     here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables that join are read one after the other; what they begin with is later than all that is let go now."""
+    """Tables that join are read one after the other; what they begin with is later than all that is released now."""
     monkeypatch.setattr(watching.Watch, "look", lambda self, source: None)
     begun(here, shop, "id int PRIMARY KEY, name text", "i, 'n'")
     shop.run("CREATE TABLE more (id int PRIMARY KEY)", "INSERT INTO more VALUES (1)")

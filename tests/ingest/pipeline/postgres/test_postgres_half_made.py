@@ -164,7 +164,7 @@ def test_the_slot_of_another_that_took_the_name_meanwhile_stays(here: Location, 
 
 
 def test_undoing_waits_for_nobody_who_holds_a_table(here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for the whole table makes everybody else wait: then its replica identity stays."""
+    """A session that waits for the whole table makes all others wait: then its replica identity stays."""
     monkeypatch.setattr(setup, "LOCK_SECONDS", 0.1)
     shop.run(ITEMS, "INSERT INTO items VALUES (1, 'a')")
     with psycopg.connect(shop.dsn) as other:

@@ -31,7 +31,7 @@ class Piped:
 
     error: PersistError | None = None
 
-    def __init__(self, relation: Relation, schema: pa.Schema, ask: Callable[[object], Any]) -> None:
+    def __init__(self, relation: Relation, schema: pa.Schema, ask: Callable[[object], bytes | None]) -> None:
         self._relation = relation
         self._schema = schema
         self._ask = ask
@@ -92,7 +92,9 @@ class Program:
         bound = bound_of(query, items)
         relations = {}
         for name, each in bound.relations.items():
-            schema = pa.ipc.read_schema(pa.py_buffer(self._ask(("columns", each))))
+            columns = self._ask(("columns", each))
+            assert columns is not None
+            schema = pa.ipc.read_schema(pa.py_buffer(columns))
             relations[name] = Piped(each, schema, self._ask)
         with engine.answered(bound.sql(as_of), relations) as reader:
             self._say(("answer", reader.schema.serialize().to_pybytes()))
@@ -100,10 +102,11 @@ class Program:
                 self._say(("rows", batch_out(batch)))
         self._say(("end",))
 
-    def _ask(self, what: object) -> Any:
+    def _ask(self, what: object) -> bytes | None:
         with self._turn:
             self._say(what)
-            return self._said.get()
+            answer: bytes | None = self._said.get()
+            return answer
 
     def _say(self, what: object) -> None:
         self._target.write(frame(what))

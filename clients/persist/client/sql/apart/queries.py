@@ -12,7 +12,7 @@ import subprocess
 import sys
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from persist.client.sql.run.engine import Limits
 from persist.client.sql.run.relations import repeated
 from persist.errors import Determinate
 from persist.runtime import system
+from persist.typed import Pickled
 
 IDLE_SECONDS: Final = 60.0
 """A process that ran nothing for so long is ended when another query is asked."""
@@ -108,12 +109,13 @@ class _Running:
         """Whether it has not ended."""
         return self._process.returncode is None
 
-    async def heard(self) -> Any:
+    async def heard(self) -> Pickled:
         """What it says next. Raises IncompleteReadError: it has ended."""
         reader = self._process.stdout
         assert reader is not None
         size = size_of(await reader.readexactly(HEAD_BYTES))
-        return pickle.loads(await reader.readexactly(size))
+        said: Pickled = pickle.loads(await reader.readexactly(size))
+        return said
 
     async def say(self, what: object) -> None:
         """Say something to it. Raises ConnectionError: it has ended."""

@@ -191,7 +191,7 @@ def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
     """
     if not steps:
         return
-    # Whoever waits for a table makes everybody else wait.
+    # A session that waits for a table makes all others wait.
     with suppress(PersistError), Session(dsn, lock_seconds=LOCK_SECONDS) as session:
         for step in reversed(steps):
             if step.what == "identity" and catalog.slot(session, slot) is not None:
