@@ -201,6 +201,7 @@ def test_what_is_on_its_way_when_a_connection_breaks_is_lost_or_arrives_as_a_who
                 wires.later(at * 0.0001, connection.reset)
             ended = await answer
             told.add(ended[0] if isinstance(ended, tuple) else ended)
+            await asyncio.sleep(0.1)  # until the last of them has come
         return [told]
 
     assert _simulated(story) == [{grpc.StatusCode.UNAVAILABLE, b"nextNone"}]

@@ -81,6 +81,8 @@ async def test_the_sink_of_a_subscriber_that_is_killed_has_each_update_once(tmp_
             try:
                 while len(sunk(database)) <= before:
                     assert process.returncode is None, "it ended by itself"
+                    if writing.done():
+                        writing.result()
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(chance.random() * 0.3)
             finally:

@@ -373,7 +373,8 @@ async def open_table(
 ) -> Table:
     """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout.
 
-    ``is_kept``: a leader holds its history, as its policy says. What writes need not hold any then. ``is_keyed``: it
+    ``is_kept``: a leader holds its history, as its policy says, which it does of every item. What writes need not hold
+    any then. ``is_keyed``: it
     has a primary key; None: an environment is asked.
     """
     if mode not in MODES:
@@ -392,7 +393,14 @@ async def open_table(
         await check_direct(data, timeline, deadline)
         # Rows that were appended directly to the shard are at times that no oracle was given: no reader would see them.
         await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
-    return Table(client, data, oracle, wal, is_kept=is_kept, is_keyed=named.keyed if is_keyed is None else is_keyed)
+    return Table(
+        client,
+        data,
+        oracle,
+        wal,
+        is_kept=is_kept or bool(named.item),
+        is_keyed=named.keyed if is_keyed is None else is_keyed,
+    )
 
 
 async def _shard_of(
@@ -405,7 +413,8 @@ async def _shard_of(
     wanted = id_or_name(name)
     if isinstance(wanted, ShardId):
         # Its mode is what the caller says it is.
-        return Named(wanted, keyed=is_asked and (await claimed(client.location, wanted, deadline)).keyed)
+        claim = await claimed(client.location, wanted, deadline) if is_asked else Named(wanted)
+        return Named(wanted, keyed=claim.keyed, item=claim.item)
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
         return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
