@@ -223,7 +223,7 @@ def test_a_handle_that_is_pickled_says_what_to_ship_instead():
     writer.append(table([(1, "a", 3, 1)]), 10)
     snapshot, kept = reader.snapshot(5), client.table("t", schema=SCHEMA, mode="wal")
     with client.transaction() as transaction:
-        more = {"TableTransaction": transaction, "Transaction": held["WritableCatalog"].transaction()}
+        more = {"TableTransaction": transaction, "CatalogTransaction": held["WritableCatalog"].transaction()}
         more |= {"Table": kept, "Oracle": client.oracle(), "WriteHandle": writer, "ReadHandle": reader}
         more |= {"Snapshot": snapshot, "Diffs": reader.diffs(1, 5), "SinceHandle": client.open_since("h", writer.shard)}
         writer.append(table([(2, "b", 13, 1)]), 20)
@@ -231,7 +231,7 @@ def test_a_handle_that_is_pickled_says_what_to_ship_instead():
         assert {*held, *more} == {owner.__name__ for owner in surface.classes()}
         for name, each in {**held, **more}.items():
             inner = each._inner
-            for one in (each, inner) if name != "Transaction" else (each,):
+            for one in (each, inner) if name != "CatalogTransaction" else (each,):
                 with pytest.raises(persist.UsageError, match="cannot be pickled") as refused:
                     pickle.dumps(one)
                 assert "splits" in refused.value.hint
