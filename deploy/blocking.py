@@ -106,7 +106,7 @@ SKIP = {
     "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
     "Oracle": {"open", "check_ahead"},
     "Table": {"complete_at", "complete_before", "complete_to", "wal"},
-    "TableTransaction": {"replace", "commit"},
+    "TableTransaction": {"add", "check_keys", "replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},
     "CatalogTransaction": {"check_made_from", "carry", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},

@@ -4,8 +4,6 @@
 Source: architecture.md section 8; style.md rule 26.
 """
 
-import pyarrow as pa
-
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.read import Snapshot
 from persist.client.shard.times import TimeLike
@@ -161,11 +159,3 @@ class TableTransaction(Held):
     def delete(self, table: "Table", keys: RowsLike) -> None:
         """Take away all rows with these keys. Raises as ``snapshot`` and ``insert``."""
         self._run(self._inner.delete(table._inner, keys))
-
-    def check_keys(self) -> None:
-        """Raise KeyTwice when a primary key would be there twice at the end. Raises as ``snapshot``."""
-        self._run(self._inner.check_keys())
-
-    def add(self, table: "Table", updates: pa.Table) -> None:
-        """Add updates that were checked. Raises as ``insert``."""
-        self._call(self._inner.add, table._inner, updates)
