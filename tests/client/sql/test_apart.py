@@ -1,6 +1,7 @@
 """Queries of views in processes of their own: the same rows, and what a text does there ends there."""
 
 import asyncio
+import contextlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -25,12 +26,20 @@ def asked(query: str) -> Asked:
 def children() -> dict[int, dict[str, str]]:
     """The variables of each process that this one began and that runs queries."""
     found = {}
-    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
+    for pid in _begun():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
             program = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"sql.apart" in program:
                 pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
                 found[pid] = dict(pair.partition("=")[::2] for pair in pairs if pair)
+    return found
+
+
+def _begun() -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended since
+            found += map(int, (task / "children").read_text().split())
     return found
 
 
@@ -86,6 +95,18 @@ async def test_what_cannot_be_interrupted_is_ended() -> None:
         while children():
             await asyncio.sleep(0.05)
     queries.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_a_loop_that_ends_while_a_process_begins_waits_for_nothing(seconds: float) -> None:
+    async def leave() -> None:
+        running = asyncio.create_task(ApartQueries(SMALL).run(asked("SELECT 1 AS s")))
+        await asyncio.sleep(seconds)
+        assert not running.done()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(leave())
 
 
 async def test_a_text_that_takes_long_to_understand_keeps_the_event_loop_for_others() -> None:

@@ -135,3 +135,7 @@ def _bound_memory(limits: Limits) -> None:
             now = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
         limit = now + limits.memory_bytes + BESIDE_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+if __name__ == "__main__":
+    main()

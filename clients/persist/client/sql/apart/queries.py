@@ -10,9 +10,9 @@ import os
 import pickle
 import subprocess
 import sys
-from asyncio.subprocess import Process, SubprocessStreamProtocol
+import threading
 from collections.abc import AsyncGenerator, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -31,9 +31,10 @@ from persist.typed import Pickled
 IDLE_SECONDS: Final = 60.0
 """A process that ran nothing for so long is ended when another query is asked."""
 _BUFFER_BYTES: Final = 1 << 20
-_PROGRAM: Final = "from persist.client.sql.apart.program import main; main()"
+_PROGRAM: Final = "persist.client.sql.apart.program"
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
 """Variables that the process is given: what others say may be secret."""
+Pipe: TypeAlias = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 
 
 class ApartQueries:
@@ -100,51 +101,69 @@ class ApartQueries:
 class _Running:
     """A process that runs queries."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, protocol: SubprocessStreamProtocol) -> None:
-        self._transport = transport
-        self._process = Process(transport, protocol, asyncio.get_running_loop())
+    def __init__(self, process: "subprocess.Popen[bytes]", reader: Pipe, writer: asyncio.StreamWriter) -> None:
+        self._process = process
+        self._from, self._reader = reader
+        self._writer = writer
 
     @property
     def is_there(self) -> bool:
         """Whether it has not ended."""
-        return self._process.returncode is None
+        return self._process.poll() is None
 
     async def heard(self) -> Pickled:
         """What it says next. Raises IncompleteReadError: it has ended."""
-        reader = self._process.stdout
-        assert reader is not None
-        size = size_of(await reader.readexactly(HEAD_BYTES))
-        said: Pickled = pickle.loads(await reader.readexactly(size))
+        size = size_of(await self._reader.readexactly(HEAD_BYTES))
+        said: Pickled = pickle.loads(await self._reader.readexactly(size))
         return said
 
     async def say(self, what: object) -> None:
         """Say something to it. Raises ConnectionError: it has ended."""
-        writer = self._process.stdin
-        assert writer is not None
-        writer.write(frame(what))
-        await writer.drain()
+        self._writer.write(frame(what))
+        await self._writer.drain()
 
     def kill(self) -> None:
         """End it, whatever it does."""
-        self._transport.close()
+        self._from.close()
+        self._writer.transport.abort()
+        _end(self._process)
 
 
 async def _begun() -> _Running:
-    loop = asyncio.get_running_loop()
+    """SUBTLE: a process of asyncio that is cancelled while it begins is waited for, for ever where a loop ends."""
+    process = _started()
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(_BUFFER_BYTES)
+        source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+        target, flow = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+        )
+        return _Running(process, (source, reader), asyncio.StreamWriter(target, flow, None, loop))
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _started() -> "subprocess.Popen[bytes]":
+    """It takes some milliseconds; what takes it a second it does by itself."""
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    transport, protocol = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(_BUFFER_BYTES, loop),
-        sys.executable,
-        "-c",
-        _PROGRAM,
+    return subprocess.Popen(
+        [sys.executable, "-m", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,
     )
-    return _Running(transport, protocol)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    # Its memory is given back before it has ended, which takes a moment.
+    threading.Thread(target=process.wait, name="persist-query-ended", daemon=True).start()
 
 
 class _Conversation:
