@@ -1,12 +1,11 @@
 """Sessions: rows that are changed, transactions that see what they wrote, and happen at one time or not at all."""
 
 import asyncio
-import dataclasses
 
 import pyarrow as pa
 import pytest
 from client.sql.support import last, rows, sessions
-from client.support import SMALL, Place, client_of, file_place, memory_place
+from client.support import Place, client_of, memory_place
 
 import persist
 from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
@@ -559,36 +558,6 @@ async def test_who_writes_holds_no_history(monkeypatch: pytest.MonkeyPatch):
                 await asyncio.sleep(0.1)
         await session.execute(f"insert into z values ({number + 1})")
         assert await rows(session, "select count(*) from z") == [(number + 2,)]
-
-
-async def test_what_was_renamed_or_replaced_before_a_query_came_answers_under_its_new_name(tmp_path):
-    """Of two clients one defines and the other one asks, which learns of that by itself a minute later."""
-    swap = "begin; alter table t rename to x; alter table u rename to t; alter table x rename to u; commit;"
-    late = dataclasses.replace(SMALL, poll_first_ms=60_000, poll_max_ms=60_000)
-    place = file_place(tmp_path)
-    async with sessions(place=place) as (one,), sessions(place=place, settings=late) as (other,):
-        await one.execute("create table t (n int); create table u (n int)")
-        await one.execute("insert into t values (0); insert into u values (1)")
-        assert await rows(other, "select n from t") == [(0,)]
-        for turn in range(1, 3):
-            await one.execute(f"{swap} create or replace view v as select {turn} as n")
-            asked = await asyncio.gather(*(rows(other, f"select n from {name}") for name in "tuv"))
-            assert asked == [[(turn % 2,)], [(1 - turn % 2,)], [(turn,)]]
-
-
-async def test_a_transaction_writes_to_no_table_that_ceased_to_be_one(tmp_path):
-    place = file_place(tmp_path)
-    async with sessions(place=place) as (one,), sessions(place=place) as (other,):
-        await one.execute("create table t (n int)")
-        await other.execute("begin; insert into t values (1)")
-        await one.environment.leave("t")
-        await one.execute("create table t (n int)")
-        with pytest.raises(SqlConflict, match="dropped meanwhile"):
-            await other.execute("commit")
-        await other.execute("begin; insert into t values (2)")
-        await one.execute("alter table t rename to s")
-        await other.execute("commit")
-        assert await rows(one, "select * from s") == [(2,)]
 
 
 async def test_what_a_table_at_rest_releases_nobody_reads_with(monkeypatch: pytest.MonkeyPatch):
