@@ -33,7 +33,8 @@ COMPACTED = dataclasses.replace(UPLOADED, compaction=True)
 class FleetPlot:
     """What happens. ``overlapping``: how many calls of one handle are under way at once, one choice per round.
 
-    ``cast``: the actors; all when empty. ``trouble`` False: nothing goes wrong.
+    ``cast``: the actors; all when empty. ``trouble`` False: nothing goes wrong. ``sessions_max``: so many sessions a
+    shard remembers, looked for with each commit; None: as many as a real one, which forgets none of a fleet's.
     """
 
     cast: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class FleetPlot:
     strange: float = 0.0
     trouble_seconds: float = 6.0
     settings: Settings = UPLOADED
+    sessions_max: int | None = None
 
 
 class FleetServer:

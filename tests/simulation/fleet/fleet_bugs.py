@@ -28,6 +28,8 @@ Plant = Callable[[], contextlib.AbstractContextManager[None]]
 
 FLEET_BUGS: dict[str, Plant] = {}
 SOONEST = {
+    "forgotten_sessions_are_taken_for_new_ones": 18,
+    "forgetting_leaves_no_mark": 18,
     "what_is_recorded_is_done_again": 0,
     "who_is_first_is_taken_to_have_written_all": 0,
     "tokens_are_those_of_a_handle": 0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -12,9 +13,12 @@ from simulation.fleet.fleet_blocking import BlockingCast
 from simulation.fleet.fleet_cast import GRID
 
 from persist.client.client import Client
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import LocationError
+from persist.machine.applier import Applier
 from persist.testing.ledger import Violation
 from persist.testing.simulation.grpc import wired
+from persist.testing.simulation.memory import swapped
 from persist.testing.simulation.simulator import Host as Machine
 from persist.testing.simulation.simulator import VirtualLoop, simulation
 from persist.testing.simulation.turns import blocking
@@ -26,6 +30,8 @@ PEACE_SECONDS = 120.0
 TROUBLE_SECONDS_MAX = 900.0
 FINITE = ("chain", "run ahead", "move", "move agelessly", "append", "append beside", "relay", "plan", "block")
 """Stories that end by themselves. The others end when all is healed."""
+FORGETFUL = (2, 9)
+"""Of sixteen fleets, those whose shards remember fewer sessions than call."""
 
 
 class FleetWorld(BlockingCast):
@@ -200,10 +206,11 @@ class FleetWorld(BlockingCast):
 def plot_of(seed: int) -> FleetPlot:
     """Fleets of even seeds keep parts in Blob, those of odd ones mostly in the state.
 
-    Some are compacted; in some, stores raise what no port allows.
+    Some are compacted; in some, stores raise what no port allows; in some, shards forget sessions that still call.
     """
     settings = COMPACTED if seed % 8 == 6 else INLINE if seed % 2 else UPLOADED
-    return FleetPlot(settings=settings, strange=0.002 if seed % 4 == 3 else 0.0)
+    strange = 0.002 if seed % 4 == 3 else 0.0
+    return FleetPlot(settings=settings, strange=strange, sessions_max=2 + seed % 3 if seed % 16 in FORGETFUL else None)
 
 
 @contextlib.contextmanager
@@ -216,6 +223,21 @@ def _unlogged() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+@contextlib.contextmanager
+def _forgetting(sessions_max: int | None) -> Iterator[None]:
+    """All shards remember so many sessions, with every commit. Nothing a location is configured with does that."""
+    if sessions_max is None:
+        yield
+        return
+    right = Applier._context
+
+    def context(self: Applier) -> Context:
+        return dataclasses.replace(right(self), forget_every=1, sessions_max=sessions_max)
+
+    with swapped(Applier, _context=context):
+        yield
+
+
 def simulate_fleet(seed: int, plot: FleetPlot | None = None) -> Outcome:
     """Live through one world. Raises whatever went wrong in it, with how to see it again."""
     with simulation(seed) as loop:
@@ -226,7 +248,7 @@ def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> Outcome:
     """SUBTLE: a call of its own. What is left of a world is collected, which nothing may refer to any more by then."""
     try:
         world = FleetWorld(loop, plot)
-        with wired(world.wires), blocking(world.blob, world.runtime), _unlogged():
+        with wired(world.wires), blocking(world.blob, world.runtime), _unlogged(), _forgetting(plot.sessions_max):
             loop.run_until_complete(world.live())
     except BaseException as error:
         error.add_note(f"again: make sim PART=fleets SEED={seed}")
