@@ -7,6 +7,8 @@ from client.support import client_of, memory_place
 from persist.core.catalog.ddl.statements import CreateCursor, CreateTable, QualifiedName
 from persist.runtime import system
 
+RETAINED = "SELECT retained_bytes FROM persist_catalog.holds"
+
 
 async def test_what_is_made_is_held_from_now_on_in_the_same_transaction() -> None:
     before = system().now_ms()
@@ -16,6 +18,21 @@ async def test_what_is_made_is_held_from_now_on_in_the_same_transaction() -> Non
         ((at, moved),) = await rows(session, "SELECT at, auto_advanced_count FROM persist_catalog.holds")
         assert before - 1_000 <= at <= system().now_ms()
         assert moved == 0
+
+
+async def test_what_a_hold_retains_is_shown_in_bytes() -> None:
+    async with sessions() as (session,):
+        await session.execute("CREATE TABLE x (id bigint PRIMARY KEY, text text); INSERT INTO x VALUES (0, '')")
+        await session.execute("CREATE HOLD h ON x")
+        ((none,),) = await rows(session, RETAINED)
+        values = ", ".join(f"({id}, '{id:032x}')" for id in range(1, 1_001))
+        (done,) = await session.execute(f"INSERT INTO x VALUES {values}")
+        await session.execute(f"SELECT count(*) FROM x AS OF {done.ts}")
+        ((some,),) = await rows(session, RETAINED)
+        assert none == 0
+        assert 3_000 < some < 100_000
+        await session.execute(f"ALTER HOLD h ADVANCE TO {done.ts}")
+        assert await rows(session, RETAINED) == [(0,)]
 
 
 async def test_what_is_made_is_followed_by_a_cursor_of_the_same_transaction() -> None:

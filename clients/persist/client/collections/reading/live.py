@@ -5,6 +5,7 @@ Source: design document 5, Monitoring.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pyarrow as pa
@@ -18,24 +19,50 @@ from persist.core.catalog.objects import ItemKey
 from persist.core.catalog.values import Id
 from persist.core.frontier import Antichain
 from persist.errors import PersistError
+from persist.typed import Fields
 
 HOLDS: Final = BY_NAME[PERSIST_CATALOG, "holds"]
 AT_ONCE: Final = 16
 
 
 async def live(client: ShardClient, view: CatalogView) -> Live:
-    """The uppers of what is held. One RPC for each; what does not answer is left out. Raises nothing."""
-    held = {each for row in view.objects(HOLD).values() for each in row.objects}
-    there = [view.get(id) for id in held if ItemKey(id) in view.objects(ITEM)]
-    room, uppers = asyncio.Semaphore(AT_ONCE), dict[Id, Antichain]()
+    """Where what is held is, and what each hold retains. One RPC for each collection, which reads its shard's state;
+    what does not answer is left out. Raises nothing.
+    """
+    looked: dict[Id, Fields] = {}
 
     async def look(id: Id, shard: str) -> None:
+        looked[id] = await client.inspect(shard)
+
+    await _each_held(view, look)
+    retained = {
+        key.item_id: sum(written_since(looked[each], hold.at) for each in hold.objects)
+        for key, hold in view.objects(HOLD).items()
+        if looked.keys() >= set(hold.objects)
+    }
+    return Live(uppers={id: Antichain(tuple(state["upper"])) for id, state in looked.items()}, retained_bytes=retained)
+
+
+def written_since(state: Fields, at: int) -> int:
+    """The encoded bytes of a shard's parts that hold updates later than ``at``: what is kept apart from what was read
+    at it. Where compaction merged later updates with earlier ones, both count: no less than that is retained.
+    """
+    batches = (batch for each in state["spine"] for batch in each["batches"])
+    parts = (part for batch in batches for run in batch["runs"] for part in run)
+    return sum(part["encoded_bytes"] for part in parts if part["max_ts"] > at)
+
+
+async def _each_held(view: CatalogView, look: Callable[[Id, str], Awaitable[None]]) -> None:
+    held = {each for row in view.objects(HOLD).values() for each in row.objects}
+    there = [view.get(id) for id in held if ItemKey(id) in view.objects(ITEM)]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(id: Id, shard: str) -> None:
         async with room:
             with contextlib.suppress(PersistError):
-                uppers[id] = await client.recent_upper(shard)
+                await look(id, shard)
 
-    await asyncio.gather(*(look(each.id, str(each.data)) for each in there if each.data is not None))
-    return Live(uppers=uppers)
+    await asyncio.gather(*(in_turn(each.id, str(each.data)) for each in there if each.data is not None))
 
 
 async def rows_of(collection: SystemCollection, client: ShardClient, view: CatalogView) -> pa.Table:
@@ -44,6 +71,14 @@ async def rows_of(collection: SystemCollection, client: ShardClient, view: Catal
 
 
 async def states_of_holds(client: ShardClient, view: CatalogView) -> dict[str, str]:
-    """How each hold and cursor stands, by id: as ``persist_catalog.holds`` has it. RPCs as ``live``."""
-    rows = (await rows_of(HOLDS, client, view)).select(["id", "state"]).to_pylist()
+    """How each hold and cursor stands, by id: as ``persist_catalog.holds`` has it. One RPC for each collection held,
+    of its upper only. Raises nothing.
+    """
+    uppers: dict[Id, Antichain] = {}
+
+    async def look(id: Id, shard: str) -> None:
+        uppers[id] = await client.recent_upper(shard)
+
+    await _each_held(view, look)
+    rows = HOLDS.rows(view, Live(uppers=uppers)).select(["id", "state"]).to_pylist()
     return {row["id"]: row["state"] for row in rows}
