@@ -6,7 +6,7 @@ Source: design document 5, Monitoring.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -19,37 +19,40 @@ from persist.core.catalog.objects import ItemKey
 from persist.core.catalog.values import Id
 from persist.core.frontier import Antichain
 from persist.errors import PersistError
-from persist.typed import Fields
 
 HOLDS: Final = BY_NAME[PERSIST_CATALOG, "holds"]
 AT_ONCE: Final = 16
+
+Part: TypeAlias = tuple[int, int]
+"""The latest time in it, and its encoded bytes."""
 
 
 async def live(client: ShardClient, view: CatalogView) -> Live:
     """Where what is held is, and what each hold retains. One RPC for each collection, which reads its shard's state;
     what does not answer is left out. Raises nothing.
     """
-    looked: dict[Id, Fields] = {}
+    uppers, parts = dict[Id, Antichain](), dict[Id, list[Part]]()
 
     async def look(id: Id, shard: str) -> None:
-        looked[id] = await client.inspect(shard)
+        state = await client.inspect(shard)
+        uppers[id] = Antichain(tuple(state["upper"]))
+        runs = (run for level in state["spine"] for batch in level["batches"] for run in batch["runs"])
+        parts[id] = [(part["max_ts"], part["encoded_bytes"]) for run in runs for part in run]
 
     await _each_held(view, look)
     retained = {
-        key.item_id: sum(written_since(looked[each], hold.at) for each in hold.objects)
+        key.item_id: sum(written_since(parts[each], hold.at) for each in hold.objects)
         for key, hold in view.objects(HOLD).items()
-        if looked.keys() >= set(hold.objects)
+        if parts.keys() >= set(hold.objects)
     }
-    return Live(uppers={id: Antichain(tuple(state["upper"])) for id, state in looked.items()}, retained_bytes=retained)
+    return Live(uppers=uppers, retained_bytes=retained)
 
 
-def written_since(state: Fields, at: int) -> int:
+def written_since(parts: list[Part], at: int) -> int:
     """The encoded bytes of a shard's parts that hold updates later than ``at``: what is kept apart from what was read
     at it. Where compaction merged later updates with earlier ones, both count: no less than that is retained.
     """
-    batches = (batch for each in state["spine"] for batch in each["batches"])
-    parts = (part for batch in batches for run in batch["runs"] for part in run)
-    return sum(part["encoded_bytes"] for part in parts if part["max_ts"] > at)
+    return sum(encoded_bytes for latest, encoded_bytes in parts if latest > at)
 
 
 async def _each_held(view: CatalogView, look: Callable[[Id, str], Awaitable[None]]) -> None:
