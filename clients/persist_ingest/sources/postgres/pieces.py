@@ -25,7 +25,7 @@ from persist_ingest.sources.postgres.definition import Definition, Table
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import ChangesTask
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import Session, ended_when_still
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
 from persist_ingest.sources.postgres.values import Bools, Ints
 
@@ -134,6 +134,7 @@ def opened(
     name = quoted(table.schema, table.name)
     session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
+        session.run("; ".join(ended_when_still()))
         session.run(f"LOCK TABLE {only}{name} IN ACCESS SHARE MODE")
         told, exported, is_standby = session.row(_SEEN)
         seen = Seen.of(told)

@@ -6,7 +6,7 @@ Every session shows values in one form, whatever the database's settings are. So
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -42,6 +42,8 @@ SETTINGS: Final = (
 )
 BUSY_SECONDS: Final = 15.0
 """For how long a slot may be held by another session."""
+HELD_SECONDS: Final = 600.0
+"""For how long a process that stands still may keep others from a table that it has begun to read."""
 _CONNECT_SECONDS: Final = "10"
 _SECRETS: Final = ("password", "sslpassword")
 _SLOT_BUSY: Final = "55006"
@@ -140,8 +142,11 @@ class Session:
     def rolled_back(self) -> None:
         """End the transaction, if there is one; a server that went away has ended it."""
         if not self._connection.closed:
-            with suppress(psycopg.OperationalError):
+            try:
                 self._connection.execute(b"ROLLBACK")
+            except psycopg.Error:
+                if not self._connection.closed:
+                    raise
 
     def copied(self, sql: str) -> Iterator[bytes]:
         """The pieces of a COPY ... TO STDOUT, one for each row."""
@@ -176,6 +181,15 @@ def lent(dsn: str, lock_seconds: float) -> Iterator[Session]:
     other = _idle.setdefault(key, session)
     if other is not session:
         session.close()
+
+
+def ended_when_still() -> tuple[str, ...]:
+    """Statements of a transaction that locks a table: the server ends it when its client does nothing for long.
+
+    A frozen client's kernel goes on to acknowledge, so that nothing else would: neither asking nor reading counts.
+    """
+    held = round(HELD_SECONDS * 1000)
+    return f"SET LOCAL idle_in_transaction_session_timeout = {held}", f"SET LOCAL tcp_user_timeout = {held}"
 
 
 def let_go(dsn: str, lock_seconds: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from persist import Schema
 from persist.arrow import ArrowArray, ArrowField
 from persist_ingest.sources.port import BadRows, Changes, SourceFailure
+from persist_ingest.sources.postgres import session as sessions
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.catalog import literal, quoted
 from persist_ingest.sources.postgres.column_types import ColumnType
@@ -110,6 +111,7 @@ class SnapshotTask:
         return (
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
             f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}",
+            *sessions.ended_when_still(),
             f"LOCK TABLE {self._only}{self._name} IN ACCESS SHARE MODE",
         )
 
@@ -149,7 +151,7 @@ class SnapshotTask:
                 cursor.execute(where_rows_are(self.table))
                 self._check_rows(tuple(cursor.fetchone()))
                 cursor.execute(self._query(chosen))
-                for batch in cursor.fetch_record_batch():
+                for batch in _as_they_come(cursor.fetch_record_batch()):
                     yield self._named([partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)])
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
@@ -175,6 +177,14 @@ class SnapshotTask:
                 details = {"export": self.table.export, "column": field.name, **error.details}
                 raise BadRows(error.message, hint=error.hint, **details) from None
         return found
+
+
+def _as_they_come(reader: Any) -> Iterator[pa.RecordBatch]:
+    """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which tells no sqlstate."""
+    try:
+        yield from reader
+    except OSError as error:
+        raise classify(None, str(error).splitlines()[0]) from None
 
 
 def _shown(name: str) -> str:
