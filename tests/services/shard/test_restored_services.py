@@ -22,6 +22,7 @@ from services.minter.minting import remote_minter, source
 from services.process import ServeProcess, serve_process
 
 from persist import ShardId, aio
+from persist.catalog import Freshness
 from persist.client.binding.remap_shard import CONFIRM_SECONDS
 from persist.client.remote.shards import RemoteShards
 from persist.core.catalog.ddl.statements import CreateRole
@@ -257,6 +258,31 @@ async def test_catalog_of_before_is_told_of_a_restore_by_a_server_that_began_beh
                 await put(session, "zombie", "1")
         again = await catalog.open_read_only()
         assert [found(again, name) for name in ("common", "lost", "new", "zombie")] == ["1", None, "8", None]
+
+
+async def test_what_was_seen_before_a_restore_does_not_keep_a_catalog_from_being_opened(location: Location) -> None:
+    """It is asked for at least as much as was seen, which the restored one may never come to have."""
+    async with (
+        catalog_process(location.place, "--generation", "1") as process,
+        remote_catalog(process.endpoint) as catalog,
+    ):
+        session = await catalog.join()
+        await put(session, "common", "1")
+        await location.back_up()
+        for number in range(9):
+            await put(session, "lost", f"{number}")
+        own = await catalog.open_read_only(freshness=Freshness.OWN)
+        assert found(own, "lost") == "8"
+        await process.kill()
+        await location.restore()
+        await process.start()
+        for _ in range(2):
+            with pytest.raises(HistoryRewound):
+                await own.sync()
+            again = await catalog.open_read_only(freshness=Freshness.OWN)
+            assert [found(again, name) for name in ("common", "lost")] == ["1", None]
+        await put(await catalog.join(), "common", "2")
+        assert found(await catalog.open_read_only(freshness=Freshness.OWN), "common") == "2"
 
 
 async def test_minter_and_oracle_serve_the_new_history(location: Location) -> None:

@@ -13,7 +13,7 @@ from persist.client.catalog.same_history import check_same
 from persist.client.remote.catalog import CatalogCalls
 from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.rows import Row, RowUpdate
-from persist.errors import LocationError
+from persist.errors import HistoryRewound, LocationError
 from persist.typed import AnyMessage
 from persist.v1 import catalog_pb2 as pb
 from persist.wire.catalog.rpc import answers, counts_of, history_in, updates_of
@@ -26,10 +26,16 @@ class Seen:
 
     def __init__(self) -> None:
         self.upper = 0
+        self.history: int | None = None
 
-    def hear(self, upper: int) -> None:
-        """An answer reported this upper."""
-        self.upper = max(self.upper, upper)
+    def hear(self, upper: int, history: int | None) -> None:
+        """An answer reported this upper, of this history. That of another one, before a restore, counts no more."""
+        self.upper = max(self.upper, upper) if history == self.history else upper
+        self.history = history
+
+    def forget(self) -> None:
+        """All of it: the history is over."""
+        self.upper, self.history = 0, None
 
 
 class RemoteLog:
@@ -64,7 +70,7 @@ class RemoteLog:
     async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
         """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
         if self._counting and kinds is None:
-            pieces = await self._calls.gather("ReadRows", self._of(pb.ReadRowsRequest(at_least=self._enough())))
+            pieces = await self._counted()
             with answers():
                 read = self._heard(self._joined(pieces))
                 return Updates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
@@ -109,7 +115,7 @@ class RemoteLog:
 
     def tell(self, lower: int, updates: list[RowUpdate] | None, upper: int) -> None:
         """An answer returned all updates from ``lower``: the next reading from there need not ask. None: it did not."""
-        self._seen.hear(upper)
+        self._seen.hear(upper, self._history)
         self._told = None if updates is None else (lower, Updates(updates, upper))
 
     @contextlib.contextmanager
@@ -126,7 +132,7 @@ class RemoteLog:
         return {Freshness.NEWEST: None, Freshness.OWN: self._seen.upper, Freshness.ANY: 0}[self._freshness]
 
     def _heard(self, read: Updates) -> Updates:
-        self._seen.hear(read.upper)
+        self._seen.hear(read.upper, self._history)
         return read
 
     def _of(self, request: R) -> R:
@@ -141,6 +147,17 @@ class RemoteLog:
         check_same(self._history, found, self)
         self._history = found
         return _updates(pieces)
+
+    async def _counted(self) -> Sequence[AnyMessage]:
+        """What was seen before this log was opened may be of a history that is over; this one is to show the newest."""
+        if self._freshness is Freshness.OWN and self._history is None and self._seen.history is not None:
+            request = pb.ReadRowsRequest(at_least=self._seen.upper, history=self._seen.history)
+            try:
+                return await self._calls.gather("ReadRows", request)
+            except HistoryRewound:
+                self._seen.forget()
+                return await self._calls.gather("ReadRows", pb.ReadRowsRequest())
+        return await self._calls.gather("ReadRows", self._of(pb.ReadRowsRequest(at_least=self._enough())))
 
     async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> Updates:
         if kinds is not None and not (kinds := sorted(kinds)):
