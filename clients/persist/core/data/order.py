@@ -5,6 +5,7 @@ look at the bytes, or columns, that follow. Sort at most about a million rows at
 half the speed. Source: kernel.md section 2.
 """
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, Numbers
+from persist.arrow import ArrowArray, Numbers, py_buffer
 from persist.core.data.encoding import (
     I64,
     U64,
@@ -55,6 +56,9 @@ _SMALL: Final = 1024
 
 _FEW: Final = 256
 """Up to this many rows Python's own sort wins: numpy takes longer to call than to do its work."""
+
+_ROUNDS: Final = 4
+"""Words of tied rows that are looked at one by one. Who is tied still has long values, and these are compared whole."""
 
 _MASKS: Final = np.array([((1 << 64) - 1) ^ ((1 << (64 - 8 * count)) - 1) for count in range(9)], np.uint64)
 """Keeps the first ``count`` of 8 bytes."""
@@ -268,12 +272,18 @@ def _refine(tie: Bools, offsets: I64, data: Bytes, at: int) -> tuple[Permutation
     total = len(tie)
     perm: Permutation = None
     result = tie.copy()
-    while True:
+    for left in itertools.count(_ROUNDS, -1):
         positions = tied(tie)
         if not len(positions):
-            return perm, result
+            break
         rows = positions if perm is None else perm[positions]
         same = tie[positions]
+        if len(positions) <= _FEW or not left:
+            order, result[positions] = _by_bytes(same, offsets, data, rows)
+            if order is not None:
+                perm = np.arange(total) if perm is None else perm
+                perm[positions] = rows[order]
+            break
         word, count = _word(offsets, data, at, rows)
         falls = word[1:] < word[:-1]
         if count is not None:
@@ -293,6 +303,22 @@ def _refine(tie: Bools, offsets: I64, data: Bytes, at: int) -> tuple[Permutation
         # Rows equal up to the end of both are equal for good; the others look at the next word.
         tie[positions] = same if count is None else same & (count == 8)
         at += 8
+    return perm, result
+
+
+def _by_bytes(same: Bools, offsets: I64, data: Bytes, rows: I64) -> tuple[Permutation, Bools]:
+    """As _refine, by all bytes at once: quicker for few rows, and for values that share much."""
+    buffers = [None, py_buffer(offsets), py_buffer(data)]
+    keys = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
+    table = pa.table({"group": np.cumsum(~same), "key": keys})
+    order = pc.sort_indices(table, [("group", "ascending"), ("key", "ascending")]).to_numpy().astype(np.int64)
+    same = same.copy()
+    if bool((order[1:] < order[:-1]).any()):
+        keys = keys.take(pa.array(order))
+    else:
+        order = None
+    same[1:] &= _bools(pc.equal(keys[1:], keys[:-1]))
+    return order, same
 
 
 def _adjacent_equal(columns: Sequence[ArrowArray]) -> Bools:
