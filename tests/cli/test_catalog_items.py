@@ -107,3 +107,11 @@ def test_the_shard_of_an_item_is_not_finalized_under_it(persist, here, location)
     assert persist("sql", "--csv", "SELECT id FROM t", *here).out.split() == ['"id"', "7"]
     assert persist("catalog", "leave", "people", *here).code == 0
     assert persist("shard", "finalize", "people", "--force", "--commit", *here).code == 0
+
+
+def test_the_shard_of_another_environment_is_not_finalized(persist, here, location):
+    assert persist("catalog", "adopt", "people", "--environment", "second", *here).code == 0
+    for more in ((), ("--commit",)):
+        refused = persist("shard", "finalize", "people", "--force", *more, *here)
+        assert (refused.code, "collections-" in refused.err, "catalog leave" in refused.err) == (2, True, True)
+    assert persist("shard", "snapshot", "people", "--json", *here).lines
