@@ -109,9 +109,9 @@ class Client(Opened):
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
         instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
-        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
-        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
-        persist writes).
+        ``create``, too. An environment is asked then which item has it, also of an id. Three RPCs at once. Raises
+        AmbiguousName, which lists all shards of the name, InvalidArgument (no name; where rows are written, a table
+        that is written through a log, or has a primary key, or whose rows persist writes: what to write to is said).
         """
         return self._run(self._inner.named(name, create=create, writes=writes, timeout=timeout))
 

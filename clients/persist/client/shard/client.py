@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
-from persist.client.shard.naming import shard_of
+from persist.client.shard.naming import claimed, shard_of
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
 from persist.client.shard.read.since import SinceHandle, open_since
@@ -20,6 +20,7 @@ from persist.client.shard.write.prepared import UNREGISTERED, BatchSpec
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId, check_critical_id
+from persist.core.names import id_or_name
 from persist.core.shard.commands import EvolveSchema, RegisterLeasedReader, RegisterSchema, SchemaEntry
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.shards import ShardInfo
@@ -61,13 +62,17 @@ class ShardClient(Stays):
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
         instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
-        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
-        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
-        persist writes).
+        ``create``, too. An environment is asked then which item has it, also of an id. Three RPCs at once. Raises
+        AmbiguousName, which lists all shards of the name, InvalidArgument (no name; where rows are written, a table
+        that is written through a log, or has a primary key, or whose rows persist writes: what to write to is said).
         """
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
-        return await shard_of(self._location, name, deadline, create=create, writes=writes or create)
+        is_written = writes or create
+        shard = await shard_of(self._location, name, deadline, create=create, writes=is_written)
+        if is_written and isinstance(id_or_name(name), ShardId):
+            (await claimed(self._location, shard, deadline)).check_appended(shard)
+        return shard
 
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
