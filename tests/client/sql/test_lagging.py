@@ -1,4 +1,4 @@
-"""Queries of views that do not go on: who waits in vain is told which one, how far it is, and where to look."""
+"""Queries of views that do not go on: the error names the view, how far it is, and where its reason is."""
 
 import logging
 

@@ -64,7 +64,7 @@ class Queries:
     def patience(self) -> float | None:
         """Seconds that what the statement reads is waited for, within its time; None: as the settings have it.
 
-        A little less than is left: who waits in vain is told what for, and not only that the time was up.
+        A little less than is left: the error of the read names what it waited for, that of the statement cannot.
         """
         if self._ends is None:
             return self.variables.timeout

@@ -1,4 +1,4 @@
-"""Whose a shard is, as its state says it: no environment's item is finalized by another, or by nobody."""
+"""Whose a shard is, as its state says it: an environment's item is finalized by that environment alone."""
 
 import pytest
 from property.core.shard.histories import first_state
