@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from persist.client.blocking.read import Diffs, Listen, ReadHandle, Snapshot
     from persist.client.blocking.table import Table, TableTransaction
     from persist.client.blocking.write import SinceHandle, WriteHandle
+    from persist.client.shard.finalizing import Emptied
     from persist.client.shard.read.handle import BatchSummary
     from persist.client.shard.read.listen import Progress, Updates
     from persist.client.shard.read.split import Split
@@ -94,6 +95,7 @@ __all__ = [
     "CriticalDowngraded",
     "Determinate",
     "Diffs",
+    "Emptied",
     "EmptyInterval",
     "EpochMilliseconds",
     "ExternalTimeline",
@@ -178,6 +180,7 @@ _MODULES = {
     "Progress": "persist.client.shard.read.listen",
     "Updates": "persist.client.shard.read.listen",
     "ShardId": "persist.client.shard_id",
+    "Emptied": "persist.client.shard.finalizing",
     "BatchSpec": "persist.client.shard.write.prepared",
     "PreparedBatch": "persist.client.shard.write.prepared",
     "BatchSummary": "persist.client.shard.read.handle",

@@ -7,6 +7,7 @@ made on.
 
 from persist.client.client import Client
 from persist.client.connect import connect, embedded
+from persist.client.shard.finalizing import Emptied
 from persist.client.shard.read.handle import BatchSummary, ReadHandle
 from persist.client.shard.read.listen import Listen, Progress, Updates
 from persist.client.shard.read.since import SinceHandle
@@ -86,6 +87,7 @@ __all__ = [
     "CriticalDowngraded",
     "Determinate",
     "Diffs",
+    "Emptied",
     "EmptyInterval",
     "EpochMilliseconds",
     "ExternalTimeline",

@@ -86,7 +86,7 @@ def create(
             _adopted(the_client, names, source)
         except UsageError:
             # It was refused, and is not to be found half made.
-            creation.drop(location, name)
+            creation.drop(location, name, environment=environment)
             raise
         return source
 
@@ -127,16 +127,18 @@ def drop(
 ) -> Source:
     """End a source as ``pipeline.creation.drop`` does, its item first. Broken off, it is to be repeated.
 
-    ``cascade``: with all that depends on the item. Raises DependentObjects (nothing happened), and as
-    ``pipeline.creation.drop``.
+    ``cascade``: with all that depends on the item. Raises DependentObjects, InvalidArgument (it is another
+    environment's, too), where nothing happened, and as ``pipeline.creation.drop``.
     """
     the_client = client(location.resolved())
     source = Records(the_client).source(name)
     with _environment(the_client, location, environment) as names:
         item = None if names is None else _item(names, source.remap)
         if names is not None and item is not None:
+            for shard in source.shards.values():
+                _check_no_other(the_client, shard, environment)
             names.leave(str(item.name), cascade=cascade)
-        return creation.drop(location, name, force=force, left=left)
+        return creation.drop(location, name, environment=environment, force=force, left=left)
 
 
 def drop_export(location: Location, name: str, export: str, *, environment: str = DEFAULT) -> Source:
@@ -156,7 +158,7 @@ def drop_export(location: Location, name: str, export: str, *, environment: str 
                 source=name,
                 item=str(found[0].name),
             )
-        return joining.drop_export(location, name, export)
+        return joining.drop_export(location, name, export, environment=environment)
 
 
 def statement_of(the_client: "persist.Client", source: Source, taken: Collection[str]) -> "CreateSource":
@@ -206,6 +208,18 @@ def _item(names: _Names, remap: str) -> _Item | None:
 
     found = [each for each in _items(names, ObjectType.SOURCE) if str(each.remap) == remap]
     return found[0] if found else None
+
+
+def _check_no_other(the_client: "persist.Client", shard: str, environment: str) -> None:
+    """Raise InvalidArgument where another environment holds a shard that this one is going to give up."""
+    try:
+        the_client.finalize(shard, force=True, dry_run=True, environment=environment)
+    except ShardNotFound:
+        pass
+    except InvalidArgument as refused:
+        # An item of this one has it, as it should be; holds of others were looked for before that.
+        if "hold" in refused.details:
+            raise
 
 
 def _taken(names: _Names) -> set[str]:

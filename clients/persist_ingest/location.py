@@ -61,17 +61,19 @@ class Target:
     def found(self, *, create: bool = False, writes: bool = False) -> "Target":
         """This, with the shard that has the name. ``create``: the one it is going to have, where there is none.
 
-        ``writes``: its rows are going to be changed. Raises ShardNotFound, AmbiguousName, InvalidArgument (of a name
-        whose rows are not written so), LocationError.
+        ``writes``: its rows are going to be changed; with ``create``, too. Raises ShardNotFound, AmbiguousName,
+        InvalidArgument (what it is has its rows written otherwise, also where an id is given), LocationError.
         """
-        if self.shard or self.table is None:
+        if self.shard and (self.table is not None or not (create or writes)):
             return self
+        given = self.table or self.shard
         try:
-            shard = self.client().named(self.table, create=create, writes=writes, timeout=self.timeout)
+            shard = self.client().named(given, create=create, writes=writes, timeout=self.timeout)
         except ShardNotFound:
             if not create:
                 raise
-            shard = ShardId.for_name(self.table)  # nor is there a location
+            # Nor is there a location.
+            shard = ShardId.parse(self.shard) if self.shard else ShardId.for_name(given)
         return replace(self, shard=str(shard))
 
     @property

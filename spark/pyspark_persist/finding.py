@@ -56,7 +56,7 @@ def found(options: Options, *, create: bool = False, writes: bool = False) -> Op
     """The options with the id of the named shard. ``create``: of a missing shard the id it will have.
 
     ``writes``: its rows are going to be changed. Raises ShardNotFound, in the words of who asked, AmbiguousName, and
-    InvalidArgument (of a name whose rows are not written so).
+    InvalidArgument (its rows are not written so).
     """
     try:
         return replace(options, target=options.target.found(create=create, writes=writes))
@@ -65,11 +65,10 @@ def found(options: Options, *, create: bool = False, writes: bool = False) -> Op
 
 
 def check_written(target: Target) -> None:
-    """Raise InvalidArgument for a name whose rows are not Spark's to write: they come through a log, or persist itself
-    computes or ingests them. As an append finds it.
+    """Raise InvalidArgument for a name, or an id, whose rows are not Spark's to write: they come through a log, or
+    persist itself computes or ingests them. As an append finds it.
     """
-    if target.table is not None:
-        target.client().named(target.table, create=True, timeout=target.timeout)
+    target.client().named(target.table or target.shard, create=True, timeout=target.timeout)
 
 
 def completed(target: Target, as_of: int | None, timeout: float) -> int | None:

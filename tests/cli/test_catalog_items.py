@@ -85,6 +85,15 @@ def test_a_table_of_sql_is_written_through_its_log_by_every_door(here, location)
         assert table.snapshot().to_pylist() == [{"id": 1, "name": "a", "diff": 1}]
 
 
+def test_rows_are_not_appended_past_a_log_by_the_id_of_its_table(persist, here, people):
+    assert persist("sql", "CREATE TABLE t (id bigint); INSERT INTO t VALUES (7)", *here).code == 0
+    shard = persist("catalog", "items", "--json", *here).json[0]["shard"]
+    for name in ("t", shard):
+        refused = persist("shard", "append", name, people, "--key", "id", *here)
+        assert (refused.code, "persist.public.t" in refused.err, "through a log" in refused.err) == (2, True, True)
+    assert persist("sql", "--csv", "SELECT id FROM t", *here).out.split() == ['"id"', "7"]
+
+
 def test_looking_at_names_without_an_environment_makes_none(persist, here, location):
     before = persist("shard", "list", "--json", *here).json
     assert all("name" not in row for row in before)
@@ -107,3 +116,11 @@ def test_the_shard_of_an_item_is_not_finalized_under_it(persist, here, location)
     assert persist("sql", "--csv", "SELECT id FROM t", *here).out.split() == ['"id"', "7"]
     assert persist("catalog", "leave", "people", *here).code == 0
     assert persist("shard", "finalize", "people", "--force", "--commit", *here).code == 0
+
+
+def test_the_shard_of_another_environment_is_not_finalized(persist, here, location):
+    assert persist("catalog", "adopt", "people", "--environment", "second", *here).code == 0
+    for more in ((), ("--commit",)):
+        refused = persist("shard", "finalize", "people", "--force", *more, *here)
+        assert (refused.code, "collections-" in refused.err, "catalog leave" in refused.err) == (2, True, True)
+    assert persist("shard", "snapshot", "people", "--json", *here).lines

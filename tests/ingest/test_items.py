@@ -115,6 +115,49 @@ def test_dropping_refuses_while_something_depends_on_it(here: Location, names: A
     assert items(names) == NAMES
 
 
+@pytest.fixture
+def second(here: Location) -> Iterator[Any]:
+    """Another environment of the place."""
+    client(here).sql("CREATE TABLE persist.public.other (id bigint)", environment="second")
+    environment = client(here).environment("second")
+    yield environment
+    environment.close()
+
+
+def test_what_is_another_environments_is_dropped_there_alone(
+    here: Location, names: Any, second: Any, shop: Shop, upstream: Any
+) -> None:
+    source = create(here, "shop", "postgres", upstream, environment="second", interval_ms=1)
+    shop.run("CREATE TABLE more (id int PRIMARY KEY)", "ALTER TABLE more REPLICA IDENTITY FULL")
+    grown = add_export(here, "shop", "public.more")
+    assert (items(names), items(second)) == ([], NAMES)
+    ends: Any = (lambda: drop(here, "shop"), lambda: drop_export(here, "shop", "public.orders"))
+    for end in ends:
+        with pytest.raises(InvalidArgument, match="an environment holds this shard") as refused:
+            end()
+        assert "persist catalog leave" in refused.value.hint
+    assert Records(client(here)).source("shop").exports == grown.exports
+    assert (slots(shop), items(second), str(second.resolve("shop", strict=True).remap)) == (1, NAMES, source.remap)
+    assert not any(client(here).inspect(each)["is_tombstone"] for each in grown.shards.values())
+    drop(here, "shop", environment="second")
+    assert (slots(shop), items(second), Records(client(here)).sources()) == (0, [], {})
+    assert all(client(here).inspect(each)["is_tombstone"] for each in grown.shards.values())
+
+
+def test_what_is_another_environments_too_is_not_given_up_here(
+    here: Location, names: Any, shop: Shop, upstream: Any
+) -> None:
+    source = create(here, "shop", "postgres", upstream)
+    # As earlier releases left it, which let two adopt one shard.
+    hold = client(here).open_since("collections-" + "0" * 16, source.exports["public.orders"], purpose="collections")
+    with pytest.raises(InvalidArgument, match="an environment holds this shard"):
+        drop(here, "shop")
+    assert (slots(shop), items(names), [*Records(client(here)).sources()]) == (1, NAMES, ["shop"])
+    hold.expire()
+    drop(here, "shop")
+    assert (slots(shop), items(names), Records(client(here)).sources()) == (0, [], {})
+
+
 def test_times_of_two_timelines_are_not_read_together(
     here: Location, names: Any, shop: Shop, upstream: Any, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 What docs/reading.md shows of Spark is here, too.
 """
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +77,19 @@ def test_names_of_several_timelines_are_refused(spark: Any, tables: Any):
     assert "U.brought" in refused.value.details["timelines"]
 
 
+def test_a_table_in_a_log_is_not_written_by_its_id(spark: Any, tables: Any):
+    place, _, (orders, _) = tables
+    frame = spark.createDataFrame([(7, "x")], "id long, name string")
+    table = pyspark_persist.PersistTable.forShard(spark, orders.shard, location=place)
+    before = orders.snapshot().to_arrow().num_rows
+    writes: Any = (lambda: table.append(frame), lambda: table.overwrite(frame), lambda: table.delete("id = 1"))
+    for write in writes:
+        with pytest.raises(persist.InvalidArgument, match="written through a log") as refused:
+            write()
+        assert "persist.public.orders" in refused.value.hint
+    assert orders.snapshot().to_arrow().num_rows == before
+
+
 def test_what_is_written_by_name_is_refused_where_its_keys_or_its_rows_are_not_the_writers(tmp_path: Any):
     place = str(tmp_path)
     with persist.embedded(place) as client:
@@ -88,8 +102,10 @@ def test_what_is_written_by_name_is_refused_where_its_keys_or_its_rows_are_not_t
             ("kept", "nothing else writes its rows"),
             ("t", "written through a log"),
         ):
-            for create in (False, True):
-                options = parse_write({"location": place, "table": name, "keyColumns": "id"}, WRITE)
+            for create, given in itertools.product(
+                (False, True), ({"table": name}, {"shard": str(client.named(name))})
+            ):
+                options = parse_write({"location": place, "keyColumns": "id", **given}, WRITE)
                 with pytest.raises(persist.InvalidArgument, match=message):
                     found(options, create=create, writes=True)
         bag = parse_write({"location": place, "table": "bag"}, WRITE)

@@ -45,9 +45,9 @@ class Named:
         """Raise InvalidArgument where rows of others would come between those that are computed, or ingested."""
         if self.kept_by:
             raise InvalidArgument(
-                f"this name is a {self.kept_by}: nothing else writes its rows",
+                f"this is a {self.kept_by}: nothing else writes its rows",
                 hint="write to what it is made of; read it by SQL, or by name",
-                name=name,
+                name=self.item or name,
                 shard=self.shard,
             )
 
@@ -58,17 +58,17 @@ class Named:
         self.check_written(name)
         if self.mode == "wal":
             raise InvalidArgument(
-                "this name is a table that is written through a log",
-                hint='write with client.table(name, mode="wal")',
-                name=name,
+                "this is a table that is written through a log",
+                hint=f'write with client.table({self.item or name!r}, mode="wal"), or INSERT of SQL',
+                name=self.item or name,
                 shard=self.shard,
             )
         if self.keyed:
             raise InvalidArgument(
-                "this name is a table with a primary key, which an append would not look at",
-                hint="write with client.table(name), or INSERT of SQL. A table that Spark, persist shard append or a "
-                "program appends to is made without PRIMARY KEY",
-                name=name,
+                "this is a table with a primary key, which an append would not look at",
+                hint=f"write with client.table({self.item or name!r}), or INSERT of SQL. A table that Spark, "
+                "persist shard append or a program appends to is made without PRIMARY KEY",
+                name=self.item or name,
                 shard=self.shard,
             )
 

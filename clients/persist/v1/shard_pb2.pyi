@@ -2301,19 +2301,25 @@ class FinalizeRequest(_message.Message):
 
     SHARD_ID_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     force: _builtins.bool
     """force: close the shard first, even if it is still read or written."""
+    hold: _builtins.str
+    """hold: the hold of the environment that gives the shard up; empty: none does. A shard that has the hold of another
+    environment is an item there, and is refused.
+    """
     def __init__(
         self,
         *,
         shard_id: _builtins.str = ...,
         force: _builtins.bool = ...,
+        hold: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "hold", b"hold", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,21 +104,29 @@ def create(
 
 
 def drop(
-    location: Location, name: str, *, force: bool = False, left: Callable[[PersistError], None] = lambda error: None
+    location: Location,
+    name: str,
+    *,
+    environment: str = "",
+    force: bool = False,
+    left: Callable[[PersistError], None] = lambda error: None,
 ) -> Source:
     """End a source: what it set up upstream, its shards, its record. Its ids are dead for ever.
 
     The record goes last, so that no source of this name is created before all of this one is gone; broken off, it is
     to be repeated. However late it comes, it ends the life of the source that it found, and no other.
     ``force``: also when the upstream cannot be asked, for good or for now: what it keeps for the source stays there,
-    and ``left`` gets why. Raises SourceNotFound, UpstreamNotOurs, and, unless forced, what the upstream raises.
+    and ``left`` gets why. ``environment``: what gave its shards up, see ``Client.finalize``. Raises SourceNotFound,
+    InvalidArgument (a shard is an item of an environment: nothing happened), UpstreamNotOurs, and, unless forced, what
+    the upstream raises.
     """
     the_client = client(location.resolved())
     records = Records(the_client)
     source = records.source(name)
+    _finalize(the_client, source, environment=environment, dry_run=True)
     with _forced(force, left):
         _drop_upstream(the_client, source)
-    _finalize(the_client, source)
+    _finalize(the_client, source, environment=environment)
     records.remove(source, system().now_ms())
     for ingester in records.status(name):
         records.tell(name, ingester, None)
@@ -275,13 +283,13 @@ def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) ->
             give_up(records, claim)
 
 
-def _finalize(the_client: "persist.Client", source: Source) -> None:
+def _finalize(the_client: "persist.Client", source: Source, *, environment: str = "", dry_run: bool = False) -> None:
     """Exports first: while the bindings can be read, what the source did upstream is known."""
     known = [Progress.of(each) for each in troubles(source).values()]
     staged = [each.staging for each in known if each is not None]
     for shard in (*staged, *source.exports.values(), source.remap):
         with contextlib.suppress(persist.ShardNotFound):
-            the_client.finalize(shard, force=True)
+            the_client.finalize(shard, force=True, dry_run=dry_run, environment=environment)
 
 
 @contextlib.contextmanager

@@ -3,14 +3,12 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import persist
-from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, check_blob_key
-from persist.core.names import Named
 from persist.core.shard.commands import AddRollup
 from persist.core.shard.compaction import gathered, most_worth
 from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
-from persist.errors import InvalidArgument, LocationError, PersistError
+from persist.errors import LocationError, PersistError
 from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.garbage.collector import Collector
 from persist.machine.garbage.inventory import Found, place_of
@@ -18,7 +16,7 @@ from persist.machine.upkeep.next_step import check
 from persist_cli.admin.administration import Machine
 from persist_cli.options import EXIT_FAILED
 from persist_cli.outcomes import Outcomes, Row
-from persist_cli.terminal import counted, note, print_json, print_rows, print_table, progress
+from persist_cli.terminal import counted, frontier, note, print_json, print_rows, print_table, progress
 
 _STRANGERS = (
     "Blobs without a state stay: nothing shows that this is the right Consensus, nor that no process is about to make "
@@ -229,28 +227,15 @@ async def _missing(
 
 def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
     """Finalize a shard through a client, or show what that would take away. Raises InvalidArgument: an item has it."""
-    the_shard = client.named(shard, timeout=timeout)
-    # What is only looked at is refused, too, as the client does.
-    Named(the_shard, item=client.item_names(timeout=timeout).get(str(the_shard), "")).check_no_item()
-    state = client.inspect(the_shard, timeout=timeout)
-    closed = state["upper"] == [] and state["since"] == []
-    if not closed and not force:
-        raise InvalidArgument(
-            "only a closed shard can be finalized",
-            hint="close it for writes (append up to []) and for reads (downgrade every since to []), or give --force",
-            upper=Antichain(tuple(state["upper"])),
-            since=Antichain(tuple(state["since"])),
-        )
-    if commit:
-        client.finalize(the_shard, force=force, timeout=timeout)
+    done = client.finalize(shard, force=force, dry_run=not commit, timeout=timeout)
     row = {
-        "shard": str(the_shard),
-        "upper": state["upper"],
-        "since": state["since"],
-        "rows": state["rows"],
-        "readers": len(state["leased_readers"]) + len(state["critical_readers"]),
-        "writers": len(state["writers"]),
-        "finalized": commit or bool(state["is_tombstone"] and not state["rows"]),
+        "shard": str(done.shard),
+        "upper": frontier(done.upper),
+        "since": frontier(done.since),
+        "rows": done.rows,
+        "readers": done.readers,
+        "writers": done.writers,
+        "finalized": done.finalized,
     }
     if json:
         print_json({"committed": commit, **row})

@@ -9,6 +9,7 @@ import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, memory_place, table
 
 from persist import Antichain, ShardId
+from persist.core.shard.environments import hold_of
 from persist.errors import (
     Determinate,
     Indeterminate,
@@ -128,10 +129,47 @@ async def test_reader_that_gave_up_is_told_that_it_did(place: Place):
             await (await client.open_reader(writer.shard)).snapshot(0)
 
 
+async def test_shard_of_an_environment_that_nobody_sees_is_finalized_by_that_one_alone(place: Place):
+    async with client_of(place) as client:
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1)]), 1)
+        hold = await client.open_since(hold_of("elsewhere"), shard, purpose="collections")
+        before = await client.inspect(shard)
+        for asked in ({}, {"dry_run": True}):
+            with pytest.raises(InvalidArgument, match="an environment holds this shard") as refused:
+                await client.finalize(shard, force=True, **asked)
+            assert refused.value.details["hold"] == hold.name
+        assert await client.inspect(shard) == before
+        await writer.append(table([(2, "b", 1, 1)]), 2)
+        await hold.expire()
+        await client.finalize(shard, force=True)
+        assert (await client.inspect(shard))["is_tombstone"]
+
+
+async def test_dry_run_says_what_would_go_and_changes_nothing(place: Place):
+    async with client_of(place) as client:
+        shard = ShardId.new()
+        writer, _ = await client.open(shard, schema=SCHEMA)
+        await writer.append(table([(1, "a", 0, 1), (2, "b", 0, 1)]), 1)
+        before = await client.inspect(shard)
+        with pytest.raises(InvalidArgument, match="closed"):
+            await client.finalize(shard, dry_run=True)
+        told = await client.finalize(shard, force=True, dry_run=True)
+        assert (told.shard, told.upper, told.since) == (shard, Antichain.of(1), Antichain.of(0))
+        assert (told.rows, told.readers, told.writers, told.finalized) == (2, 1, 1, False)
+        assert await client.inspect(shard) == before
+        assert dataclasses.replace(told, finalized=True) == await client.finalize(shard, force=True)
+        again = await client.finalize(shard, dry_run=True)
+        assert (again.rows, again.readers, again.writers, again.finalized) == (0, 0, 0, True)
+
+
 async def test_unknown_shard_is_not_made_by_finalizing_it(place: Place):
     async with client_of(place) as client:
         with pytest.raises(ShardNotFound):
             await client.finalize(ShardId.new(), force=True)
+        with pytest.raises(ShardNotFound):
+            await client.finalize(ShardId.new(), force=True, dry_run=True)
         assert [shard async for shard in client.list_shards()] == []
 
 

@@ -71,6 +71,30 @@ async def test_what_persist_keeps_up_is_written_by_nothing_else(kind):
         await (await client.open_reader("k")).expire()
 
 
+async def test_what_is_written_otherwise_is_refused_by_its_id_as_by_its_name():
+    async with client_of(memory_place()) as client, session_of(client) as session:
+        await session.execute(
+            TABLE + "create table t (id bigint); create table keyed (id bigint primary key) with (mode = direct);"
+            "insert into t values (1); create materialized view k with (refresh on commit) as select id from t"
+        )
+        items = {name: await session.environment.resolve(name) for name in ("d", "t", "keyed", "k")}
+        for name, why in (("t", "through a log"), ("keyed", "a primary key"), ("k", "nothing else writes its rows")):
+            shard = items[name].data
+            for how in ({"create": True}, {"writes": True}):
+                with pytest.raises(InvalidArgument, match=why) as refused:
+                    await client.named(str(shard), **how)
+                assert f"persist.public.{name}" in str(refused.value)
+            assert await client.named(shard) == shard
+        for name in ("t", "k"):
+            with pytest.raises(InvalidArgument):
+                await client.table(items[name].data)
+        await (await client.table(items["t"].data, mode="wal")).insert([{"id": 2}])
+        assert await rows(session, "select * from t order by id") == [(1,), (2,)]
+        assert await client.named(items["d"].data, create=True) == items["d"].data
+        other = persist.ShardId.new()
+        assert await client.named(other, create=True) == other
+
+
 async def test_the_shard_of_an_item_is_not_finalized_by_a_client(tmp_path):
     schema = persist.Schema(key={"id": pa.int64()})
     async with client_of(file_place(tmp_path)) as client, session_of(client) as session:

@@ -48,6 +48,7 @@ COMMANDS = [
     c.ApplyMerge(owner=WRITER, inputs=(b"1" * 16, b"2" * 16), output=append(3, 9).batch),
     c.FenceWriters(born_before_ms=2**63),
     c.Finalize(force=True),
+    c.Finalize(force=True, hold="collections-00"),
 ]
 INTERNAL = {"AddRollup", "RemoveRollups", "TakeOutParts"}
 """Commands that no rpc carries: the machine alone gives them."""

@@ -18,6 +18,7 @@ from persist.client.blocking.table import Table, TableTransaction
 from persist.client.blocking.write import SinceHandle, WriteHandle
 from persist.client.connect import connect as aio_connect
 from persist.client.connect import embedded as aio_embedded
+from persist.client.shard.finalizing import Emptied
 from persist.client.shard.write.prepared import BatchSpec
 from persist.client.sql.results import Result
 from persist.client.table.table import Mode
@@ -108,9 +109,9 @@ class Client(Opened):
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
         instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
-        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
-        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
-        persist writes).
+        ``create``, too. An environment is asked then which item has it, also of an id. Three RPCs at once. Raises
+        AmbiguousName, which lists all shards of the name, InvalidArgument (no name; where rows are written, a table
+        that is written through a log, or has a primary key, or whose rows persist writes: what to write to is said).
         """
         return self._run(self._inner.named(name, create=create, writes=writes, timeout=timeout))
 
@@ -232,16 +233,30 @@ class Client(Opened):
         """Every shard ever initialised here, in any order. A scan of Consensus keys. Raises LocationError."""
         return self._run(collected(self._inner.list_shards(timeout=timeout)))
 
-    def finalize(self, shard: ShardId | str, *, force: bool = False, timeout: float | None = None) -> None:
+    def finalize(
+        self,
+        shard: ShardId | str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        environment: str = "",
+        timeout: float | None = None,
+    ) -> Emptied:
         """Take away all that a closed shard still holds; its id is dead for ever, and nothing revives it.
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
-        remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it; an item of the environment has it: DROP that, or
-        give it back by ``persist catalog leave``). LocationError is Indeterminate once anything of it may be done.
+        remain. ``dry_run``: nothing changes; it is refused as it would be, or what would go is returned. Repeat it
+        after an error, or any time: it goes on where it was. ``environment``: what gave the shard up, if that is not
+        the one of the settings. A few RPCs.
+
+        Raises ShardNotFound, InvalidArgument (it is open: the message says how to close it; an item of an environment
+        has it, whether this client sees that one or not: DROP that, or give it back by ``persist catalog leave``).
+        LocationError is Indeterminate once anything of it may be done.
         """
-        self._run(self._inner.finalize(shard, force=force, timeout=timeout))
+        return self._run(
+            self._inner.finalize(shard, force=force, dry_run=dry_run, environment=environment, timeout=timeout)
+        )
 
     def sweep(
         self, shard: ShardId | str, *, dry_run: bool = True, safe_age: float = 86400.0, timeout: float | None = None

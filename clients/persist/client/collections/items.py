@@ -19,6 +19,7 @@ from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.values import ObjectType
 from persist.core.ids import ShardId
 from persist.core.names import EPOCH_TIMELINE, Named, catalog_shard
+from persist.core.shard.environments import hold_of
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.retry.deadline import Deadline
 from persist.typed import AnyKey, AnyValue
@@ -67,11 +68,21 @@ class Items:
         """What the item is whose rows, or bindings, this shard has; None: there is none."""
         async with asyncio.timeout(deadline.remaining()):
             view = await self._seen()
-        owner = None if view is None else view.owner_of(shard)
-        if view is None or owner is None:
-            return None
-        item = view.get(owner)
-        return _named(item) if item.data == shard else Named(shard, kept_by="source", item=f"{item.name} (bindings)")
+        return None if view is None else _claim(view, shard)
+
+    async def released(self, shard: ShardId, deadline: Deadline) -> str:
+        """The hold that the environment may have left on this shard, which no item has any more; empty: it is none yet.
+
+        Raises InvalidArgument: an item has the shard.
+        """
+        async with asyncio.timeout(deadline.remaining()):
+            view = await self._seen()
+        if view is None:
+            return ""
+        claim = _claim(view, shard)
+        if claim is not None:
+            claim.check_no_item()
+        return hold_of(self._name)
 
     async def near(self, name: str) -> list[str]:
         """Full names of items that are like this one, or are called so elsewhere."""
@@ -165,6 +176,14 @@ class _Few:
     def objects(self, kind: Kind[K, V]) -> Mapping[K, V]:
         """See Reader."""
         return self._objects.get(kind.tag, {})
+
+
+def _claim(view: CatalogView, shard: ShardId) -> Named | None:
+    owner = view.owner_of(shard)
+    if owner is None:
+        return None
+    item = view.get(owner)
+    return _named(item) if item.data == shard else Named(shard, kept_by="source", item=f"{item.name} (bindings)")
 
 
 def _named(item: Described) -> Named:

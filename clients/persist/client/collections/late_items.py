@@ -34,6 +34,18 @@ class LateItems:
         items = await self._there(deadline)
         return None if items is None else await items.of(shard, deadline)
 
+    async def released(self, shard: ShardId, environment: str, deadline: Deadline) -> str:
+        """See Claims."""
+        items = await self._there(deadline)
+        hold = "" if items is None else await items.released(shard, deadline)
+        if environment in ("", self._environment):
+            return hold
+        other = LateItems(self._access, environment)
+        try:
+            return await other.released(shard, environment, deadline)
+        finally:
+            await other.close()
+
     async def near(self, name: str) -> list[str]:
         """See Claims."""
         return [] if self._items is None else await self._items.near(name)

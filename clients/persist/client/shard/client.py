@@ -20,10 +20,10 @@ from persist.client.shard.write.prepared import UNREGISTERED, BatchSpec
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId, check_critical_id
+from persist.core.names import id_or_name
 from persist.core.shard.commands import EvolveSchema, RegisterLeasedReader, RegisterSchema, SchemaEntry
 from persist.errors import InvalidArgument, PersistError, ShardNotFound, UsageError
 from persist.machine.shards import ShardInfo
-from persist.machine.upkeep.finalizer import finalize
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 from persist.storage.open import blob_identity
@@ -31,6 +31,7 @@ from persist.typed import Fields
 
 if TYPE_CHECKING:
     from persist.client.shard.compaction import Compaction
+    from persist.client.shard.finalizing import Emptied
     from persist.machine.garbage.sweeper import Swept
 
 LEASE_SECONDS_MIN = 1.0
@@ -61,13 +62,17 @@ class ShardClient(Stays):
 
         ``create``, for who is going to write: of a name without a shard the id that its first write will give it,
         instead of ShardNotFound, which names similar ones. ``writes``: rows are going to be appended as they are; with
-        ``create``, too. Three RPCs at once. Raises AmbiguousName, which lists all shards of the name, InvalidArgument
-        (no name; where rows are written, a table that is written through a log, or has a primary key, or whose rows
-        persist writes).
+        ``create``, too. An environment is asked then which item has it, also of an id. Three RPCs at once. Raises
+        AmbiguousName, which lists all shards of the name, InvalidArgument (no name; where rows are written, a table
+        that is written through a log, or has a primary key, or whose rows persist writes: what to write to is said).
         """
         self._location.check_open()
         deadline = self._location.attempts.deadline(timeout)
-        return await shard_of(self._location, name, deadline, create=create, writes=writes or create)
+        is_written = writes or create
+        shard = await shard_of(self._location, name, deadline, create=create, writes=is_written)
+        if is_written and isinstance(id_or_name(name), ShardId):
+            (await claimed(self._location, shard, deadline)).check_appended(shard)
+        return shard
 
     async def open(
         self, shard: ShardId | str, *, schema: Schema | None = None, timeout: float | None = None
@@ -247,20 +252,34 @@ class ShardClient(Stays):
             async for shard in shards:
                 yield shard
 
-    async def finalize(self, shard: ShardId | str, *, force: bool = False, timeout: float | None = None) -> None:
+    async def finalize(
+        self,
+        shard: ShardId | str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        environment: str = "",
+        timeout: float | None = None,
+    ) -> "Emptied":
         """Take away all that a closed shard still holds; its id is dead for ever, and nothing revives it.
 
         The shard must be closed for writing and for reading (upper and since ``[]``). ``force`` closes it first,
         even while it is in use: readers and writers see that at their next call. Afterwards a tombstone and one rollup
-        remain. Repeat it after an error, or any time: it goes on where it was. A few RPCs. Raises ShardNotFound,
-        InvalidArgument (it is open: the message says how to close it; an item of the environment has it: DROP that, or
-        give it back by ``persist catalog leave``). LocationError is Indeterminate once anything of it may be done.
+        remain. ``dry_run``: nothing changes; it is refused as it would be, or what would go is returned. Repeat it
+        after an error, or any time: it goes on where it was. ``environment``: what gave the shard up, if that is not
+        the one of the settings. A few RPCs.
+
+        Raises ShardNotFound, InvalidArgument (it is open: the message says how to close it; an item of an environment
+        has it, whether this client sees that one or not: DROP that, or give it back by ``persist catalog leave``).
+        LocationError is Indeterminate once anything of it may be done.
         """
-        deadline = self._location.attempts.deadline(timeout)
-        the_shard = await shard_of(self._location, shard, deadline)
-        await self._info(the_shard, create=False, deadline=deadline)
-        (await claimed(self._location, the_shard, deadline)).check_no_item()
-        await finalize(self._location.shards, self._location.attempts, the_shard, force=force, timeout=deadline.slice())
+        from persist.client.shard.finalizing import finalized
+
+        location = self._location
+        location.check_open()
+        deadline = location.attempts.deadline(timeout)
+        the_shard = await shard_of(location, shard, deadline)
+        return await finalized(location, the_shard, deadline, force=force, dry_run=dry_run, environment=environment)
 
     async def sweep(
         self, shard: ShardId | str, *, dry_run: bool = True, safe_age: float = 86_400.0, timeout: float | None = None

@@ -34,6 +34,13 @@ class Claims(Protocol):
         """What claims this shard, by whatever name; None: nothing does."""
         ...
 
+    async def released(self, shard: ShardId, environment: str, deadline: Deadline) -> str:
+        """The hold that an environment may have left on this shard; empty where there is no environment to be seen.
+
+        ``environment``: another one than that whose items names are. Raises InvalidArgument: an item has the shard.
+        """
+        ...
+
     async def near(self, name: str) -> list[str]:
         """Names that are like this one."""
         ...

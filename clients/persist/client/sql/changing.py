@@ -367,7 +367,7 @@ class Changes:
         roots = [each for each in bound.reads if system_collection(each) is None]
         if names is None or all(each.id in known for each in stored(names, roots)):
             return known
-        timeout = self._queries.variables.timeout
+        timeout = self._queries.patience
         asked = Asked(isolation=work.isolation, purpose="transaction")
         if work.explicit:
             work.reader = work.reader or ReadTransaction(self._queries.readers, names, asked)

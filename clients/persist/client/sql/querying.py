@@ -5,6 +5,7 @@ Source: collections: queries. Every time comes from ``client.collections.reading
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import pyarrow as pa
 
@@ -33,9 +34,13 @@ from persist.core.data.schema import DIFF
 from persist.core.time.read_time import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.extras import extra
+from persist.retry.deadline import Deadline
 
 with extra("sql"):
     from sqlglot import exp
+
+MARGIN: Final = 0.1
+MARGIN_SECONDS_MAX: Final = 1.0
 
 
 class Queries:
@@ -48,6 +53,23 @@ class Queries:
         self.readers = environment.reads.readers
         self.runtime = environment.access.client.location.runtime
         self._engines: dict[object, Engine] = {}
+        self._ends: Deadline | None = None
+
+    def begin(self) -> None:
+        """Another statement begins, and its time."""
+        timeout = self.variables.timeout
+        self._ends = None if timeout is None else Deadline(self.runtime, timeout)
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that what the statement reads is waited for, within its time; None: as the settings have it.
+
+        A little less than is left: the error of the read names what it waited for, that of the statement cannot.
+        """
+        if self._ends is None:
+            return self.variables.timeout
+        left = self._ends.remaining()
+        return left - min(left * MARGIN, MARGIN_SECONDS_MAX)
 
     @property
     def engine(self) -> Engine:
@@ -145,7 +167,7 @@ class Queries:
             yield None, await self.now(bound, asked)
             return
         assert names is not None
-        async with self.readers.reading(names, roots, asked, timeout=self.variables.timeout) as found:
+        async with self.readers.reading(names, roots, asked, timeout=self.patience) as found:
             yield found, found.ts
 
     async def explanation(self, select: Select) -> Explanation:

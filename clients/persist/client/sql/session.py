@@ -96,6 +96,7 @@ class SqlSession(Closes):
             work.close()
             raise SqlError("the transaction failed", hint="ROLLBACK, and begin again")
         self._sent.begin()
+        self._queries.begin()
         try:
             async with asyncio.timeout(self.variables.timeout):
                 return await work
@@ -124,6 +125,7 @@ class SqlSession(Closes):
         """As ``query``, of a parsed one."""
         if self.in_transaction:
             raise SqlError("in a transaction rows are not given as they are found", hint="execute(text)")
+        self._queries.begin()
         async with self._queries.answer(select) as found:
             yield found
 

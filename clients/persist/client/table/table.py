@@ -412,20 +412,26 @@ async def _shard_of(
     """
     wanted = id_or_name(name)
     if isinstance(wanted, ShardId):
-        # Its mode is what the caller says it is.
         claim = await claimed(client.location, wanted, deadline) if is_asked else Named(wanted)
+        if claim.item:
+            _check_serves(claim, wanted, mode, timeline)
+        # Else its mode is what the caller says it is.
         return Named(wanted, keyed=claim.keyed, item=claim.item)
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
         return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
-    found.check_written(wanted)
+    _check_serves(found, wanted, mode, timeline)
+    return found
+
+
+def _check_serves(found: Named, given: str, mode: str, timeline: Timeline) -> None:
+    found.check_written(given)
     if not found.serves(mode, str(timeline)):
         was = f'mode="{found.mode or "direct"}", timeline="{found.timeline}"'
-        other = "choose another name" if found.mode else "give its id to turn it into a table of this one"
+        other = "choose another" if found.mode or found.item else "give its id to turn it into a table of this one"
         raise InvalidArgument(
-            "this name is a shard of another mode or timeline",
+            "this is a shard of another mode or timeline",
             hint=f"open it with {was}, or {other}",
-            name=wanted,
+            name=found.item or given,
             shard=found.shard,
         )
-    return found

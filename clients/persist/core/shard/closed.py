@@ -5,7 +5,7 @@ A state does not distinguish a finalized shard from one that was closed by all: 
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.errors import LeaseExpired, NotReadable, ShardClosed
+from persist.errors import InvalidArgument, LeaseExpired, NotReadable, ShardClosed
 
 
 def not_writable(shard: ShardId, *, since: Antichain) -> ShardClosed:
@@ -40,3 +40,15 @@ def reader_gone(reader_id: str, *, since: Antichain, upper: Antichain) -> LeaseE
             reader=reader_id,
         )
     return LeaseExpired("the reader's lease ran out", hint="open a new reader", reader=reader_id)
+
+
+def not_closed(shard: ShardId, *, since: Antichain, upper: Antichain) -> InvalidArgument:
+    """The refusal to finalize a shard that is open."""
+    return InvalidArgument(
+        "only a closed shard can be finalized",
+        hint="close it for writes (append up to []) and for reads (downgrade every since to []), or force it "
+        "(force=True, --force)",
+        shard=shard,
+        upper=upper,
+        since=since,
+    )

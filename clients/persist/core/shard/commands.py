@@ -536,11 +536,13 @@ class Finalized:
 class Finalize(Command[Finalized]):
     """Take away what a closed shard still holds, one small step per call, until only its tombstone is left.
 
-    ``force``: close it first, even if it is still read or written. Raises InvalidArgument when it is open and not
-    forced.
+    ``force``: close it first, even if it is still read or written. ``hold``: of the environment that gives it up, see
+    ``hold_of``; empty: none does. Raises InvalidArgument when it is open and not forced, or an item of another
+    environment.
     """
 
     force: bool = False
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,19 @@ _DELETED_AT_ONCE: Final = 1_000
 
 
 async def finalize(
-    shards: Shards, attempts: Attempts, shard: ShardId, *, force: bool = False, timeout: float | None = None
+    shards: Shards,
+    attempts: Attempts,
+    shard: ShardId,
+    *,
+    force: bool = False,
+    hold: str = "",
+    timeout: float | None = None,
 ) -> None:
-    """Repeat Finalize until nothing is left to take away. Raises as the command does.
+    """Repeat Finalize until nothing is left to take away. ``hold``: see there. Raises as the command does.
 
     After a step that was committed whatever fails is Indeterminate: the shard is closed, or a tombstone.
     """
-    command, deadline, doubt = Finalize(force=force), attempts.deadline(timeout), Doubt()
+    command, deadline, doubt = Finalize(force=force, hold=hold), attempts.deadline(timeout), Doubt()
     while True:
         outcome: Finalized = await attempts.repeat(
             deadline, lambda seconds: shards.apply(shard, command, timeout=seconds), doubt=doubt

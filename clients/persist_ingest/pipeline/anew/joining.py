@@ -50,11 +50,12 @@ def add_export(
     return done
 
 
-def drop_export(location: Location, name: str, export: str) -> Source:
+def drop_export(location: Location, name: str, export: str, *, environment: str = "") -> Source:
     """Have a source go on without an export, and end that: its shard, with all history. The source as it is then.
 
-    Broken off, it is to be repeated as long as the source has the export. Raises SourceNotFound, InvalidArgument (there
-    is none, or no other), LocationError.
+    Broken off, it is to be repeated as long as the source has the export. ``environment``: what gave its shard up, see
+    ``Client.finalize``. Raises SourceNotFound, InvalidArgument (there is none, or no other, or it is an item of an
+    environment), LocationError.
     """
     the_client = client(location.resolved())
     records = Records(the_client)
@@ -71,12 +72,14 @@ def drop_export(location: Location, name: str, export: str) -> Source:
         without = replace(now, exports=exports, definition=kind.parted(now.definition, export), turn=now.turn + 1)
         return with_trouble(without, export, None)
 
+    with contextlib.suppress(ShardNotFound):
+        the_client.finalize(source.exports[export], force=True, dry_run=True, environment=environment)
     after = amend(records, source, place)
     known = Progress.of(troubles(source).get(export))
     if known is not None:
         discard(the_client, known)
     with contextlib.suppress(ShardNotFound):
-        the_client.finalize(source.exports[export], force=True)
+        the_client.finalize(source.exports[export], force=True, environment=environment)
     kind.part(source.definition, export)
     return after
 

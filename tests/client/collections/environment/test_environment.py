@@ -11,7 +11,6 @@ from client.support import client_of, memory_place
 
 from persist import aio
 from persist.client.client import Client
-from persist.client.collections.control.handles import handle_of
 from persist.client.collections.environment import Environment
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import (
@@ -27,6 +26,7 @@ from persist.core.catalog.errors import PrivilegeMissing, Uninitialized, Uniquen
 from persist.core.catalog.values import ObjectType, Retain
 from persist.core.data.schema import Schema
 from persist.core.ids import Token
+from persist.core.shard.environments import hold_of
 from persist.errors import InvalidArgument, PersistError, StoreReadOnly, UsageError
 from persist.settings import Settings
 
@@ -247,7 +247,7 @@ async def test_one_shard_is_an_item_of_one_environment(tmp_path):
         assert names(second) == ["other"]
         await first.leave("t")
         shard = await client.named("t")
-        while handle_of("default") in (await client.inspect(shard))["critical_readers"]:
+        while hold_of("default") in (await client.inspect(shard))["critical_readers"]:
             await asyncio.sleep(0.02)
         await second.adopt("t")
         assert names(second) == ["other", "t"]
@@ -259,15 +259,40 @@ async def test_what_another_environment_has_is_not_deleted_when_it_is_dropped_he
         await environment.execute(table("t", mode="direct"), table("gone", mode="direct"))
         shard, gone = [(await environment.resolve(name)).data for name in ("t", "gone")]
         # As earlier releases left it, which let two adopt one shard.
-        await client.open_since(handle_of("second"), shard, opaque=b"its leader", purpose="collections")
+        await client.open_since(hold_of("second"), shard, opaque=b"its leader", purpose="collections")
         await environment.execute(Drop(ObjectType.TABLE, (QualifiedName("t"), QualifiedName("gone"))))
         while not (await client.inspect(gone))["is_tombstone"]:
             await asyncio.sleep(0.02)
-        while handle_of("default") in (state := await client.inspect(shard))["critical_readers"]:
+        while hold_of("default") in (state := await client.inspect(shard))["critical_readers"]:
             await asyncio.sleep(0.02)
         assert not state["is_tombstone"]
-        assert list(state["critical_readers"]) == [handle_of("second")]
+        assert list(state["critical_readers"]) == [hold_of("second")]
         assert state["upper"] != []
+
+
+@pytest.mark.parametrize("mode", ["direct", "wal"])
+async def test_the_shard_of_another_environment_is_finalized_by_that_one_alone(tmp_path, mode):
+    async with client_at(tmp_path) as client:
+        await (await client.environment()).execute(table("here"))
+        second = await client.environment("second")
+        await second.execute(table("t", mode=mode))
+        shard = (await second.resolve("t")).data
+        for asked in ({}, {"environment": "default"}):
+            with pytest.raises(InvalidArgument, match="an environment holds this shard"):
+                await client.finalize(shard, force=True, **asked)
+        with pytest.raises(InvalidArgument, match="an item of the environment has this shard"):
+            await client.finalize(shard, force=True, environment="second")
+        after = await client.inspect(shard)
+        assert (after["is_tombstone"], after["upper"] != [], [*after["critical_readers"]]) == (
+            False,
+            True,
+            [hold_of("second")],
+        )
+        await second.leave("t")
+        told = await client.finalize(shard, force=True, dry_run=True, environment="second")
+        assert not told.finalized
+        await client.finalize(shard, force=True, environment="second")
+        assert (await client.inspect(shard))["is_tombstone"]
 
 
 async def test_table_in_a_log_that_was_left_is_adopted_as_one(tmp_path):

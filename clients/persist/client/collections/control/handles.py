@@ -6,7 +6,6 @@ whatever the former one sends is refused. Source: collections: the controller; r
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from persist.core.catalog.errors import Fenced, FencedByEpoch
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import CriticalDowngraded
+from persist.core.shard.environments import hold_of, of_others
 from persist.errors import InvalidArgument, LeaseExpired, OutcomeForgotten
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from persist.client.shard.read.since import SinceHandle
 
 PURPOSE: Final = "collections"
-_PREFIX: Final = "collections-"
-
-
-def handle_of(environment: str) -> str:
-    """The name of the handle that an environment has on each of its shards."""
-    return _PREFIX + hashlib.blake2b(environment.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(slots=True)
@@ -47,7 +41,7 @@ class Handles:
     def __init__(
         self, client: "ShardClient", environment: str, token: bytes, *, fenced: Callable[[Fenced], None]
     ) -> None:
-        self.name = handle_of(environment)
+        self.name = hold_of(environment)
         self._client = client
         self._token = token
         self._kept: dict[ShardId, _Kept] = {}
@@ -119,7 +113,7 @@ class Handles:
         Of two that take one over at a time at least one sees the other. Raises ShardNotFound, LocationError.
         """
         state = await self._client.inspect(shard)
-        return sorted(name for name in state["critical_readers"] if name.startswith(_PREFIX) and name != self.name)
+        return of_others(state["critical_readers"], self.name)
 
     def forget(self, shard: ShardId) -> None:
         """The shard is gone, and its handle with it."""

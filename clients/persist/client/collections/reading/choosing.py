@@ -37,6 +37,11 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline
 
+_LOOK: Final = "see that what feeds these objects runs"
+_LOOK_KEPT_UP: Final = (
+    "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
+    "environment (persist.views), whose metric persist_control_views_stalled counts them"
+)
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
 
@@ -381,9 +386,10 @@ class Readers:
             raise other[0]
         if late:
             uppers = {str(found.held[id].stands_for.name): error.details.get("upper", "") for id, error in late}
+            is_kept_up = any(found.held[id].described.kind in KEPT_UP for id, _ in late)
             raise NotYetAvailable(
-                "not complete at this time yet",
-                hint="see that what feeds these objects runs; wait longer; or read with isolation serializable",
+                f"{', '.join(sorted(uppers))} not complete at this time yet",
+                hint=f"{_LOOK_KEPT_UP if is_kept_up else _LOOK}; wait longer; or read with isolation serializable",
                 as_of=ts,
                 objects=", ".join(f"{name} (upper {upper})" for name, upper in sorted(uppers.items())),
                 timeline=found.explanation.timeline,

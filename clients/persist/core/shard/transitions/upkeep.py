@@ -10,6 +10,8 @@ from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard import commands as c
 from persist.core.shard import compaction as k
 from persist.core.shard.batch import fingerprint
+from persist.core.shard.closed import not_closed
+from persist.core.shard.environments import check_no_other
 from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
 from persist.core.shard.trace import SpineBatch
@@ -187,14 +189,10 @@ def fence_writers(command: c.FenceWriters, state: State, context: Context) -> tu
 @transition.register
 def finalize(command: c.Finalize, state: State, context: Context) -> tuple[State, c.Finalized]:
     """Make the shard a tombstone, which holds nothing and takes nothing."""
+    check_no_other(state.critical_readers, command.hold, state.shard)
     if not (state.upper.is_empty and state.since.is_empty):
         if not command.force:
-            raise InvalidArgument(
-                "only a closed shard can be finalized",
-                hint="close it for writes (append up to []) and for reads (downgrade every since to []), or force it",
-                upper=state.upper,
-                since=state.since,
-            )
+            raise not_closed(state.shard, since=state.since, upper=state.upper)
         return state.evolved(trace=closed(state.trace), leased_readers={}, critical_readers={}), c.Finalized(done=False)
     smaller = shrunk(state)
     return smaller, c.Finalized(done=smaller is state)

@@ -65,7 +65,7 @@ class Finalizer:
             else:
                 # The catalog says that no item has it any more, so nothing else is asked.
                 location = room.client.location
-                await finalize(location.shards, location.attempts, shard, force=True)
+                await finalize(location.shards, location.attempts, shard, force=True, hold=room.handles.name)
         except ShardNotFound:
             pass
         transaction = room.catalog.transaction()
