@@ -382,7 +382,7 @@ def _owned(wanted: Wanted, session_id: str, request_id: bytes) -> Wanted:
     """The same under a token, by which alone it is known whether it was committed: its own, where it was given none.
 
     SUBTLE: others may want the very same, such as to count from 1 to 2, and be in doubt, too. The session's id was
-    drawn at random, and the token is the same for every repetition, whoever leads by then.
+    drawn at random, and the token is the same for every repetition, also at a later leader.
     """
     if not isinstance(wanted, Commit) or wanted.token is not None:
         return wanted

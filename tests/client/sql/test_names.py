@@ -232,7 +232,7 @@ async def test_a_name_means_the_same_throughout_a_transaction(first, meanwhile, 
         left = "st" if meanwhile == RENAMED else "u" if meanwhile == "drop table t" else "tu"
         before = [await rows(one, f"select * from {name}") for name in left]
         with pytest.raises(SqlConflict, match=r"come to mean something else|dropped meanwhile"):
-            # Who knows names by heart hears of them with the first statement that asks.
+            # A session that keeps names in memory looks at the newest ones when it writes.
             await two.execute(f"insert into other values (2); {then}")
         await two.execute("rollback")
         assert await rows(one, "select * from other") == []

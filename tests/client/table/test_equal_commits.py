@@ -1,4 +1,4 @@
-"""Two commits of the very same rows, without a token, both in doubt: each is told what came of itself alone.
+"""Two commits of the very same rows, without a token, both in doubt: each gets its own outcome, and no other's.
 
 Through servers and connections that are cut, before the request arrived or after it was carried out.
 """
@@ -58,7 +58,7 @@ class Writer:
         return True
 
     async def happened(self) -> list[bool]:
-        """Of each insert in doubt whether it is told to have happened."""
+        """Of each insert in doubt whether ``resolve`` reports that it happened."""
         told = await self.table.resolve(timeout=20)
         assert not any(each.forgotten for each in told)
         return [each.appended is not None for each in told]

@@ -64,8 +64,8 @@ class Sent:
     def timed_out(self) -> PersistError:
         """What is raised for a statement whose time was up. Raises nothing.
 
-        SUBTLE: a doubt stays one when time is up behind it, as while what was read is released: who is told that
-        nothing happened writes it again.
+        SUBTLE: a doubt stays one when time is up behind it, as while what was read is released. A caller who gets an
+        error that says that nothing happened writes it again.
         """
         if self._doubt is not None:
             return self._doubt
