@@ -7,7 +7,7 @@ catalog-semantics.md sections 1.1 (change feed) and 1.2.3.
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -66,7 +66,6 @@ class Mirror:
         self._broken: CorruptData | None = None
         self._tail_max, self._bytes_max = tail, tail_bytes
         self._heard = False
-        self._answered = OrderedDict[int, None]()
         self._begin(read)
 
     @classmethod
@@ -201,9 +200,6 @@ class Mirror:
 
     def hear(self, times: Sequence[tuple[int, Sequence[tuple[Row, int]]]], expected_upper: int) -> None:
         """Take over what this process appended itself, unless something before it is missing."""
-        self._answered.update((ts, None) for ts, changes in times if changes)
-        while len(self._answered) > self._tail_max:
-            self._answered.popitem(last=False)
         if self.upper != expected_upper or self._broken is not None:
             return
         self._heard = True
@@ -214,10 +210,6 @@ class Mirror:
             # What was appended is there, whatever is wrong with it here.
             self._break(error)
         self._wake()
-
-    def was_answered(self, ts: int) -> bool:
-        """Whether this process knew at once that it had appended what came at this time, which ``since`` remembers."""
-        return ts in self._answered
 
     def check(self) -> None:
         """Nothing, while the log returned what can be. Raises CorruptData, for ever."""

@@ -7,7 +7,7 @@ import asyncio
 import copy
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -18,16 +18,16 @@ from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.catalog.preparing import in_turns, prepare
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
-from persist.core.catalog.fingerprints import first_outcome
+from persist.core.catalog.fingerprints import BODY_BYTES, first_outcome
 from persist.core.catalog.kinds import COMMIT, AnyKind
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.prepared import LARGE
-from persist.core.catalog.rows import Row, RowCodec, by_time
+from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import Transaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
-from persist.errors import CorruptData, Determinate, Indeterminate, InvalidArgument, LocationError, PersistError
+from persist.errors import CorruptData, Determinate, InvalidArgument, LocationError, PersistError
 from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import Session
 from persist.wire.catalog.rpc_footprint import Touched
@@ -122,8 +122,10 @@ class Writes:
         """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
         Overloaded. ``size``: bytes of the request.
 
-        A token that was committed is known to every later leader, so it is looked for before the session is.
+        A token that was committed is known to every later leader, so it is looked for before the session is. A request
+        without one is committed under its own.
         """
+        name, wanted = wanted.name, _owned(wanted, session.session_id, request_id)
         opened = self._sessions.find(session.session_id)
         if opened is None or opened.token != session.token:
             if (done := self._done(wanted)) is not None:
@@ -137,7 +139,7 @@ class Writes:
             opened = self._sessions.get(session.session_id)
         the_session = opened
         ts: int = await self._sessions.once(
-            the_session, request_id, wanted.name, lambda: self._commit(the_session, request_id, wanted), size=size
+            the_session, request_id, name, lambda: self._commit(the_session, request_id, wanted), size=size
         )
         return ts
 
@@ -286,10 +288,7 @@ class Writes:
         done = self._done(wanted)
         if done is None and request_id in session.unsure:
             await self._mirror.sync()
-            if isinstance(wanted, Commit) and wanted.token is None:
-                done = self._committed(wanted)
-            else:
-                done = self._done(wanted)
+            done = self._done(wanted)
         return done
 
     async def _caught_up(self, catalog: ReadWriteCatalog, commit: Commit) -> None:
@@ -306,25 +305,6 @@ class Writes:
         row = self._codec.encode(COMMIT.tag, CommitKey(commit.token), COMMIT.value(0))
         known = self._mirror.raw.row(row)
         return None if known is None else first_outcome(commit.token, self._codec.decode(known)[1], commit.body)
-
-    def _committed(self, commit: Commit) -> int | None:
-        """When exactly these changes were made from their base on: by the call whose outcome was unknown.
-
-        SUBTLE: others may want the very same, such as to count from 1 to 2: what was answered was theirs. Raises
-        Indeterminate when that is not remembered any more.
-        """
-        wanted = set(commit.changes)
-        since = self._mirror.since(commit.base_upper)
-        if since is None:
-            raise Indeterminate(
-                "whether this was committed is not remembered any more",
-                hint="look at what is there; commit with a token, which is kept",
-                base_upper=commit.base_upper,
-            )
-        for ts, changes in by_time(since):
-            if wanted == set(changes) and not self._mirror.was_answered(ts):
-                return ts
-        return None
 
     async def _check(self, commit: Commit) -> None:
         """Raise OutOfSync if something was committed from the base on that the transaction depends on.
@@ -396,6 +376,18 @@ class Writes:
             upper=self._mirror.upper,
             keys=keys,
         )
+
+
+def _owned(wanted: Wanted, session_id: str, request_id: bytes) -> Wanted:
+    """The same under a token, by which alone it is known whether it was committed: its own, where it was given none.
+
+    SUBTLE: others may want the very same, such as to count from 1 to 2, and be in doubt, too. The session's id was
+    drawn at random, and the token is the same for every repetition, also at a later leader.
+    """
+    if not isinstance(wanted, Commit) or wanted.token is not None:
+        return wanted
+    token = Token.named("persist.catalog.request", session_id, request_id.hex())
+    return replace(wanted, token=token, body=wanted.name[:BODY_BYTES])
 
 
 def _without_answer(group: Sequence[Waiting], appended: Collection[int], error: LocationError) -> None:

@@ -260,7 +260,10 @@ async def test_a_savepoint_keeps_what_it_commits_to_itself(place: Place):
         assert await leader.audit_logs() == []
         after = {update.row for update in (await catalog.dump()).updates}
         assert before <= after
-        assert after - before == {CODEC.encode(CLUSTER.tag, THREE, cluster("c"))}
+        # A server gives a commit without a token one of its own.
+        assert {row for row in after - before if row.kind != COMMIT.tag} == {
+            CODEC.encode(CLUSTER.tag, THREE, cluster("c"))
+        }
 
 
 async def test_audit_events_are_counted_and_read_in_order(place: Place):

@@ -640,7 +640,7 @@ class CommitRequest(_message.Message):
     base_upper: _builtins.int
     """upper the transaction ran at."""
     token: _builtins.str
-    """token of the transaction, kept with what it did. Empty: none."""
+    """token of the transaction, kept with what it did. Empty: one that follows from the session and request_id."""
     ts: _builtins.int
     """ts to commit at, or as soon after as is possible."""
     body: _builtins.bytes

@@ -199,3 +199,52 @@ async def test_a_transaction_writes_to_no_table_that_ceased_to_be_one(tmp_path):
         await one.execute("alter table t rename to s")
         await other.execute("commit")
         assert await rows(one, "select * from s") == [(2,)]
+
+
+RECREATED = "drop table t; create table t (id int primary key, n int); insert into t values (1, 7)"
+RENAMED = "alter table t rename to s; alter table u rename to t"
+
+
+@pytest.mark.parametrize("isolation", ["strict serializable", "serializable"])
+@pytest.mark.parametrize(
+    ("first", "meanwhile", "then"),
+    [
+        ("select * from t", "alter table t swap with u", "select * from t"),
+        ("select * from t", RECREATED, "insert into t values (5, 5)"),
+        ("select * from t", RENAMED, "update t set n = n + 1"),
+        ("select * from t", "drop table t", "delete from t"),
+        ("insert into t values (5, 5)", RENAMED, "select * from t"),
+        ("insert into t values (5, 5)", "alter table t swap with u", "commit"),
+        ("insert into t values (5, 5)", RENAMED, "commit"),
+        ("insert into u select id + 10, n from t", RECREATED, "commit"),
+        ("insert into u select id + 10, n from t", "drop table t", "commit"),
+        ("insert into u select n, id from w", "create or replace view w as select id * 2 as id, n from x", "table w"),
+    ],
+)
+async def test_a_name_means_the_same_throughout_a_transaction(first, meanwhile, then, isolation):
+    async with apart() as (one, two):
+        await one.execute(
+            TWO + "create table x (id int, n int); create view w as select * from x; create table other (id int)"
+        )
+        await two.execute(f"set transaction_isolation = '{isolation}'")
+        await two.execute(f"begin; insert into other values (1); {first}")
+        await one.execute(meanwhile)
+        left = "st" if meanwhile == RENAMED else "u" if meanwhile == "drop table t" else "tu"
+        before = [await rows(one, f"select * from {name}") for name in left]
+        with pytest.raises(SqlConflict, match=r"come to mean something else|dropped meanwhile"):
+            # A session that keeps names in memory looks at the newest ones when it writes.
+            await two.execute(f"insert into other values (2); {then}")
+        await two.execute("rollback")
+        assert await rows(one, "select * from other") == []
+        assert before == [await rows(one, f"select * from {name}") for name in left]
+        assert (await last(two, "insert into other values (3)")).tag == "INSERT 1"
+
+
+async def test_a_path_that_is_set_changes_what_names_mean():
+    async with apart() as (one, two):
+        await one.execute(TWO + "create schema s; create table s.t (id int primary key); insert into s.t values (9)")
+        await two.execute("begin; insert into t values (5, 5); set search_path = s, public")
+        assert (await last(two, "delete from t")).tag == "DELETE 1"
+        await two.execute("commit")
+        assert await rows(one, "select id from t order by id") == [(1,), (5,)]
+        assert await rows(one, "select id from s.t") == []

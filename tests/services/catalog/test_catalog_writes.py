@@ -19,7 +19,7 @@ from persist.core.catalog.objects import Database, DatabaseKey, Setting, Setting
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.values import Id, RoleRef, Space
 from persist.core.ids import Token
-from persist.errors import CorruptData, Determinate, Indeterminate, NotReadable
+from persist.errors import CorruptData, Determinate, Indeterminate, InvalidArgument, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import Session
@@ -130,6 +130,39 @@ async def test_commit_in_doubt_is_not_taken_for_one_of_others_that_wanted_the_sa
             await server.put(session, REQUEST, setting("counter", "1"), base)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("how", ["lost", "late"])
+@pytest.mark.parametrize("sessions", [1, 2])
+async def test_of_equal_commits_in_doubt_one_is_told_that_it_happened(sessions: int, how: str, first: int):
+    """Both count from nothing to 1, and neither was answered; they ask again in either order."""
+    async with leading() as server:
+        each = [await server.session() for _ in range(sessions)]
+        asked, base = [(each[0], REQUEST), (each[-1], b"x" * 16)], server.mirror.upper
+        server.log.next = ["unsent", how]
+        for session, request_id in asked:
+            with pytest.raises(Indeterminate):
+                await server.put(session, request_id, setting("counter", "1"), base)
+        for session, request_id in (asked[first], asked[1 - first]):
+            if request_id == REQUEST:
+                with pytest.raises(OutOfSync):
+                    await server.put(session, request_id, setting("counter", "1"), base)
+            else:
+                assert await server.put(session, request_id, setting("counter", "1"), base) == base
+
+
+async def test_who_leads_later_knows_a_commit_without_a_token():
+    async with leading() as server:
+        session, base = await server.session(), server.mirror.upper
+        server.log.next = ["lost"]
+        with pytest.raises(Indeterminate):
+            await server.put(session, REQUEST, setting("a", "1"), base)
+        server.sessions.close(session.session_id)
+        await server.mirror.sync()
+        assert await server.put(session, REQUEST, setting("a", "1"), base) == base
+        with pytest.raises(InvalidArgument):
+            await server.put(session, REQUEST, setting("a", "2"), base)
+
+
 async def test_ids_of_a_commit_in_doubt_are_not_those_that_others_were_given():
     async with leading() as server:
         session, base = await server.session(), server.mirror.upper
@@ -215,7 +248,7 @@ async def test_names_that_were_looked_at_count_there_too(how: str):
             await server.writes.commit(session, b"x" * 16, Commit(base, [(setting("a", "1"), 1)], reads, None, 0, b""))
 
 
-async def test_commit_whose_outcome_nobody_can_tell_any_more_stays_unknown():
+async def test_commit_in_doubt_is_known_however_much_was_committed_since():
     async with leading(tail=3) as server:
         session, base = await server.session(), server.mirror.upper
         server.log.next = ["lost"]
@@ -224,8 +257,7 @@ async def test_commit_whose_outcome_nobody_can_tell_any_more_stays_unknown():
         for number in range(8):
             await server.mirror.sync()
             await server.put(session, bytes([number]) * 16, setting(str(number), "1"), server.mirror.upper)
-        with pytest.raises(Indeterminate):
-            await server.put(session, REQUEST, setting("a", "1"), base)
+        assert await server.put(session, REQUEST, setting("a", "1"), base) == base
 
 
 async def test_commit_of_who_heard_of_more_than_the_leader_waits_for_it():

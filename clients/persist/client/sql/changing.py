@@ -23,6 +23,7 @@ from persist.client.sql.bind.binding import TARGET, Bound
 from persist.client.sql.bind.binding import Relation as Named
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import fitted
+from persist.client.sql.meant import Meant
 from persist.client.sql.parse.literals import Literals
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
@@ -91,6 +92,7 @@ class Changed:
     rows: dict[Id, list[Predicate]] = field(default_factory=dict)
     """Which rows of each collection its answers depend on: those of any of these."""
     writes: dict[Id, Written] = field(default_factory=dict)
+    meant: Meant = field(default_factory=Meant)
 
     def depend_on(self, relations: Iterable[Named]) -> None:
         """Its answers depend on the rows that these need; of many conditions, on all."""
@@ -147,13 +149,14 @@ class Changes:
         """A query within a transaction. Raises as ``Queries.answer``, and SqlNotSupported (AS OF)."""
         if select.as_of is not None:
             raise SqlNotSupported("a transaction reads at one time of its own", hint="AS OF outside of BEGIN … COMMIT")
-        bound, names = await self._queries.bound(select.query)
+        bound, names = await self._queries.bound(select.query, work.meant)
         table, ts = await self._run(work, bound, names)
         return Result(f"SELECT {table.num_rows}", table, ts)
 
-    async def schema(self, name: QualifiedName) -> Schema:
+    async def schema(self, work: Changed | None, name: QualifiedName) -> Schema:
         """Of a table that rows are going to be put into. Raises UnknownObject, PrivilegeMissing, SqlError."""
-        schema = (await self._target(InsertRows(name, (), pa.table({})))).schema
+        meant = Meant() if work is None else work.meant
+        schema = (await self._target(meant, InsertRows(name, (), pa.table({})))).schema
         assert schema is not None
         return schema
 
@@ -163,7 +166,7 @@ class Changes:
         Raises UnknownObject, PrivilegeMissing, SqlError and those of it (a table that is not written so, a value that
         does not fit, null where none may be, a primary key that is there twice), and what reading raises.
         """
-        target = await self._target(statement)
+        target = await self._target(work.meant, statement)
         schema = target.schema
         assert schema is not None
         if isinstance(statement, Insert | InsertRows):
@@ -194,7 +197,7 @@ class Changes:
             return work.ts
 
         async def happen(transaction: TableTransaction) -> TableTransaction:
-            await self._check_there(writes.values())
+            await self._check_there(work.meant, writes.values())
             await self._check_unchanged(work, transaction, deadline)
             for each in writes.values():
                 table = await self._opened(each.described, deadline)
@@ -209,9 +212,9 @@ class Changes:
             done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
 
-    async def _check_there(self, writes: Iterable[Written]) -> None:
+    async def _check_there(self, meant: Meant, writes: Iterable[Written]) -> None:
         """Raise SqlConflict when a table was dropped since a statement named it: a log takes rows for it all the same,
-        and no reader would find them.
+        and no reader would find them. And when a name has come to mean something else.
         """
         names = await self._queries.names(strict=True)
         for each in writes:
@@ -225,6 +228,8 @@ class Changes:
                     hint="nothing of it happened: repeat it from BEGIN, into what has the name now, if anything",
                     table=each.described.name,
                 )
+        if names is not None:
+            meant.check(names)
 
     async def _computed(self, rows: pa.Table, function: Callable[..., T], *args: object) -> T:
         return await computed(self._queries.runtime, rows.num_rows, function, *args)
@@ -247,12 +252,14 @@ class Changes:
                             table=held.stands_for.name,
                         )
 
-    async def _target(self, statement: Dml) -> Described:
+    async def _target(self, meant: Meant, statement: Dml) -> Described:
         """The table that a statement changes. Raises UnknownObject, PrivilegeMissing, SqlError."""
         queries = self._queries
         letter = _LETTERS[type(statement)]
         view = await queries.names(strict=True)
-        found = Names(view, letter).resolve(statement.table, queries.variables.session)
+        looking = meant.looking(Names(view, letter))
+        found = looking.resolve(statement.table, queries.variables.session)
+        looking.keep()
         if found.kind is not ObjectType.TABLE or found.fed_by is not None or found.data is None:
             raise SqlError(
                 "only tables are written by statements", hint="name a table", name=found.name, kind=found.kind
@@ -273,7 +280,7 @@ class Changes:
         elif isinstance(statement.query, Literals):
             found = await self._literal(work, statement.query)
         else:
-            bound, names = await self._queries.bound(statement.query)
+            bound, names = await self._queries.bound(statement.query, work.meant)
             found, _ = await self._run(work, bound, names)
         every = [*schema.key, *schema.val]
         wanted = statement.columns or tuple(field.name for field in every)[: found.num_columns]
@@ -296,7 +303,7 @@ class Changes:
         if found is None:
             select = only(await queries.parsed(literals.source)).statement
             assert isinstance(select, Select)
-            found, _ = await self._run(work, *await queries.bound(select.query))
+            found, _ = await self._run(work, *await queries.bound(select.query, work.meant))
         return found
 
     async def _matched(
@@ -321,7 +328,7 @@ class Changes:
                 query.append("joins", other.copy())
         if statement.where is not None:
             query = query.where(statement.where.copy())
-        bound, names = await self._queries.bound(query)
+        bound, names = await self._queries.bound(query, work.meant)
         rows = await self._target_rows(work, bound, names, target)
         found, _ = await self._run(work, bound, names, rows)
         names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]

@@ -17,6 +17,7 @@ from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import Bound
 from persist.client.sql.bind.binding import Relation as Named
 from persist.client.sql.errors import SqlError
+from persist.client.sql.meant import Meant
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.pending import Pending
 from persist.client.sql.run.engine import Answer, Engine, Relation
@@ -108,8 +109,12 @@ class Queries:
         """The statements of a text. Raises as ``parse``."""
         return await large.parsed(text, params, self.runtime.now_ms(), self.runtime.offload)
 
-    async def bound(self, query: exp.Expr, *, definite: bool = False) -> tuple[Bound, CatalogView | None]:
+    async def bound(
+        self, query: exp.Expr, meant: Meant | None = None, *, definite: bool = False
+    ) -> tuple[Bound, CatalogView | None]:
         """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``.
+
+        ``meant``: what they meant in its transaction so far. Raises SqlConflict where that is something else by now.
 
         SUBTLE: what was renamed before the query came must not answer under its former name. So where an answer has in
         it whatever had returned, so do its names.
@@ -117,13 +122,16 @@ class Queries:
         is_strict = self.variables.isolation is Isolation.STRICT_SERIALIZABLE
         names = await self.names(strict=is_strict and query.find(exp.Table) is not None)
         try:
-            return await self._bound(query, names, definite), names
+            return await self._bound(query, names, meant, definite), names
         except UnknownObject:
             names = await self.names(strict=True)
-            return await self._bound(query, names, definite), names
+            return await self._bound(query, names, meant, definite), names
 
-    async def _bound(self, query: exp.Expr, names: CatalogView | None, definite: bool) -> Bound:
-        return await large.bound(query, Names(names), self.variables.session, self.runtime.offload, definite=definite)
+    async def _bound(self, query: exp.Expr, names: CatalogView | None, meant: Meant | None, definite: bool) -> Bound:
+        looking = (meant or Meant()).looking(Names(names))
+        bound = await large.bound(query, looking, self.variables.session, self.runtime.offload, definite=definite)
+        looking.keep()
+        return bound
 
     async def said(self, bound: Bound, ts: int) -> str:
         """A query as DuckDB has it, read at a time. Raises as ``Bound.sql``."""

@@ -217,7 +217,7 @@ class SqlSession(Closes):
             await users(runtime, copying.write, statement, result.to_arrow())
             return Result(f"COPY {len(result)}", ts=result.ts)
         assert statement.table is not None
-        schema = await self._changes.schema(statement.table)
+        schema = await self._changes.schema(self._work, statement.table)
         rows = await users(runtime, copying.read, statement, schema)
         columns = statement.columns or (tuple(rows.schema.names) if statement.named else ())
         done = await self._change(s.InsertRows(statement.table, columns, rows))

@@ -168,11 +168,11 @@ class TableTransaction(Stays):
         wal, marker = self._wal, self._marker
         if marker is not None:
             marker = marker.with_body(await wal.location.runtime.offload(body_of, rows))
-        backoff, is_late = wal.location.attempts.backoff(deadline), False
-        while True:
+        tables = [self._tables[shard]._data for shard in rows]
+
+        async def committed(pinned: int) -> int | None:
             if marker is not None and (done := await wal.done(marker, deadline)) is not None:
                 return done
-            pinned = await wal.upper.read(deadline)
             try:
                 await self._check_keys(rows, pinned, seconds(deadline))
             except KeyTwice:
@@ -180,21 +180,11 @@ class TableTransaction(Stays):
                 if marker is not None and (done := await wal.done(marker, deadline)) is not None:
                     return done
                 raise
-            except NotReadable:
-                if is_late:
-                    raise
-                is_late = True
-                await wal.go_on(deadline)
-                continue
-            tables = [self._tables[shard]._data for shard in rows]
-            ts = await wal.commit_at(
+            return await wal.commit_at(
                 rows, tables, pinned, owners=owners, marker=marker, is_same=True, deadline=deadline
             )
-            if ts is not None:
-                return ts
-            is_late = False
-            if not await backoff.pause():
-                raise _overtaken()
+
+        return await _with_nothing_between(wal, committed, deadline)
 
     def add(self, table: "Table", updates: pa.Table) -> None:
         """Add updates that were checked. Raises as ``insert``."""
@@ -238,29 +228,39 @@ async def transact(
     deadline = location.attempts.deadline(timeout)
     if marker is not None:
         await wal.check_new(marker, deadline)
-    backoff = location.attempts.backoff(deadline)
-    is_late = False
-    while True:
-        pinned = await wal.upper.read(deadline)
+
+    async def worked(pinned: int) -> tuple[T] | None:
         transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
+        with collecting(transaction):
+            answer = await work(transaction)
+        await transaction.check_keys()
+        return (answer,) if await transaction.commit(deadline) else None
+
+    (answer,) = await _with_nothing_between(wal, worked, deadline)
+    return answer
+
+
+async def _with_nothing_between(wal: "Wal", attempt: Callable[[int], Awaitable[T | None]], deadline: Deadline) -> T:
+    """What ``attempt`` comes to, which reads as of the end of the log that it is given, and commits iff no others did
+    since. None: others did, and nothing of it happened; then it begins again, at a later end.
+
+    Raises what it raises, at once: after Indeterminate it may have happened, so it is not made again. Raises
+    NotYetAvailable when others committed first until time was up.
+    """
+    backoff, is_late = wal.location.attempts.backoff(deadline), False
+    while True:
         try:
-            with collecting(transaction):
-                answer = await work(transaction)
-            await transaction.check_keys()
+            found = await attempt(await wal.upper.read(deadline))
         except NotReadable:
             # SUBTLE: where nothing was written for long the log ends before what its tables still hold. All reads are
-            # of one time, so the work runs again at a later one.
+            # of one time, so it begins again at a later one.
             if is_late:
                 raise
             is_late = True
             await wal.go_on(deadline)
             continue
-        if await transaction.commit(deadline):
-            return answer
+        if found is not None:
+            return found
         is_late = False
         if not await backoff.pause():
-            raise _overtaken()
-
-
-def _overtaken() -> NotYetAvailable:
-    return NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")
+            raise NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")
