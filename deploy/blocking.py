@@ -40,7 +40,7 @@ MODULES = {
         "persist.client.catalog.port.OpenableCatalog": "Catalog",
         "persist.client.catalog.port.ReadOnlyCatalog": "ReadableCatalog",
         "persist.client.catalog.port.ReadWriteCatalog": "WritableCatalog",
-        "persist.core.catalog.transaction.Transaction": "CatalogTransaction",
+        "persist.core.catalog.transaction.CatalogTransaction": "CatalogTransaction",
     },
     "client": {
         "persist.client.connect.embedded": "embedded",

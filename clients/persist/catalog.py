@@ -113,7 +113,7 @@ from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import (
     Change,
 )
-from persist.core.catalog.transaction import Transaction as CatalogTransaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import (
     MANUAL,
     PLAIN,

@@ -16,7 +16,7 @@ from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.objects import FenceToken
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
 from persist.wire.catalog.ddl import Outcome
@@ -88,7 +88,7 @@ class _Gated:
         self._catalog = catalog
         self._own = own
 
-    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+    async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog."""
         try:
             async with self._leadership.writing(self._own) as catalog:

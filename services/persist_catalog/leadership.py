@@ -16,7 +16,7 @@ from persist.client.catalog.addresses import ENDED, Addresses
 from persist.client.catalog.port import LedCatalog, OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
-from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.fencing import FenceClaim
 from persist.core.catalog.objects import FenceToken
 from persist.errors import CorruptData, Determinate, LocationError, UsageError
 from persist.typed import AnyKey, AnyValue
@@ -186,7 +186,7 @@ class Leadership:
 
     async def _refusal(self, token: FenceToken | None) -> Exception:
         seen = self._mirror.token
-        fenced = None if token is None else Claim(token.deploy_generation, token).fenced_by(seen)
+        fenced = None if token is None else FenceClaim(token.deploy_generation, token).fenced_by(seen)
         return fenced or await self._not_writable("this server does not lead", "ask the leader")
 
     async def _not_writable(self, message: str, hint: str) -> NotWritable:

@@ -27,7 +27,7 @@ from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
 from persist.wire.catalog.ddl import outcome_message, session_in, statement_in
 from persist.wire.catalog.rows import SIDES
-from persist.wire.catalog.rpc import Session as Named
+from persist.wire.catalog.rpc import WriteSession as Named
 from persist.wire.catalog.rpc import (
     at_least_in,
     body_in,

@@ -24,12 +24,12 @@ from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.prepared import LARGE
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, InvalidArgument, LocationError, PersistError
 from persist.typed import AnyKey, AnyValue
-from persist.wire.catalog.rpc import Session
+from persist.wire.catalog.rpc import WriteSession
 from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
 from persist_catalog.leadership import Leadership
@@ -118,7 +118,7 @@ class Writes:
         self._waiting: list[Waiting] = []
         self._turns: asyncio.Task[None] | None = None
 
-    async def commit(self, session: Session, request_id: bytes, wanted: Wanted, *, size: int = 0) -> int:
+    async def commit(self, session: WriteSession, request_id: bytes, wanted: Wanted, *, size: int = 0) -> int:
         """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
         Overloaded. ``size``: bytes of the request.
 
@@ -182,7 +182,7 @@ class Writes:
         """Those that depend on nothing that comes before them in the group are one append, at times of their own."""
         left = list(group)
         if len(group) > 1 and isinstance(catalog, OpenedCatalog):
-            members, touched = list[tuple[Waiting, Transaction]](), Touched()
+            members, touched = list[tuple[Waiting, CatalogTransaction]](), Touched()
             for each in group:
                 transaction = await self._member(catalog, each, touched)
                 members += [(each, transaction)] if transaction is not None else []
@@ -205,7 +205,7 @@ class Writes:
             except PersistError as error:
                 each.refuse(error)
 
-    async def _member(self, catalog: ReadWriteCatalog, one: "Waiting", touched: Touched) -> Transaction | None:
+    async def _member(self, catalog: ReadWriteCatalog, one: "Waiting", touched: Touched) -> CatalogTransaction | None:
         """What it wants, if that is apart from what was ``touched``, to which it adds. None: it is done, or waits."""
         if one.request_id in one.session.unsure:
             return None
@@ -327,7 +327,7 @@ class Writes:
         if met:
             raise self._out_of_sync(count, ", ".join(f"{tag} {key}" for tag, key in met[:10]))
 
-    async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> Transaction:
+    async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> CatalogTransaction:
         """The transaction again, with all rules that hold for any sender. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
         # SUBTLE: what this leader appended without an answer comes to light in the commit, after ``_check``.
@@ -352,7 +352,7 @@ class Writes:
         return transaction
 
     async def _append_only(
-        self, transaction: Transaction, kind: AnyKind, key: object, key_bytes: bytes, *, gone: bool
+        self, transaction: CatalogTransaction, kind: AnyKind, key: object, key_bytes: bytes, *, gone: bool
     ) -> None:
         if not gone:
             transaction.insert(kind, key, Unit())

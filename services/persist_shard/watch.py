@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from persist.core.shard.commands import SchemaEntry
-from persist.machine.shards import Change, Plan, ShardInfo
+from persist.machine.shards import Change, ShardInfo, SnapshotPlan
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc_reads import chunks, frontier_message, info_message
 
@@ -26,7 +26,7 @@ def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     )
 
 
-def plan_pieces(plan: Plan) -> Iterator[pb.SnapshotResponse]:
+def plan_pieces(plan: SnapshotPlan) -> Iterator[pb.SnapshotResponse]:
     """A plan in messages of bounded size."""
     first = True
     for chunk in chunks(plan.batches):

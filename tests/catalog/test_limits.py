@@ -21,14 +21,14 @@ from persist.core.catalog.objects import (
     SettingKey,
 )
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Unit
 from persist.errors import InvalidArgument, RequestTooLarge, UsageError
 
 ONE = ClusterKey(user(1))
 WHEREVER = DatabaseKey(user(1))
 
-WRITES: dict[str, Callable[[Transaction, Any, Any, Any], object]] = {
+WRITES: dict[str, Callable[[CatalogTransaction, Any, Any, Any], object]] = {
     "set": lambda tx, kind, key, value: tx.set(kind, key, value),
     "set_all": lambda tx, kind, key, value: tx.set_all(kind, [(key, value)]),
     "delete": lambda tx, kind, key, value: tx.delete(kind, lambda it, _: it == key),

@@ -9,7 +9,7 @@ from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.core.catalog.kinds import CLUSTER, COMMIT, SETTING
 from persist.core.catalog.objects import ClusterKey, Commit, CommitKey, Setting, SettingKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
 from persist.wire.catalog.rows import CODEC
@@ -19,7 +19,7 @@ KEY = SettingKey("k")
 TOKEN = Token.named("once")
 
 
-def begun(catalog: ReadWriteCatalog, value: str, *, order: bool = True) -> Transaction:
+def begun(catalog: ReadWriteCatalog, value: str, *, order: bool = True) -> CatalogTransaction:
     transaction = catalog.transaction(token=TOKEN)
     steps = [lambda: transaction.set(SETTING, KEY, Setting(value)), lambda: transaction.set(CLUSTER, ONE, cluster("a"))]
     for step in steps if order else reversed(steps):

@@ -7,11 +7,11 @@ from persist import aio
 from persist.core.catalog.control.lag import HoldState
 from persist.core.catalog.values import Id, Retain
 from persist.core.time.errors import BelowHold, HoldOverdue
-from persist.core.time.hold import Hold, Interval, OnLag
+from persist.core.time.hold import Interval, NamedHold, OnLag
 from persist.errors import NotReadable
 
 
-def hold_of(world: World, name: str = "h") -> Hold:
+def hold_of(world: World, name: str = "h") -> NamedHold:
     return world.view.holds({}).by_name[f"public.{name}"]
 
 

@@ -30,10 +30,10 @@ from persist.core.catalog.objects import (
     UnfinalizedShardKey,
 )
 from persist.core.catalog.objects import Hold as HoldRow
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Retain, RoleRef, Space, Unit
 from persist.core.ids import ShardId
-from persist.core.time.hold import Hold, Interval, MaxLag, OnLag
+from persist.core.time.hold import Interval, MaxLag, NamedHold, OnLag
 from persist.core.time.holds import Advance, Holds
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import UsageError
@@ -45,7 +45,7 @@ SCHEMA_KEY = SchemaKey(Id(Space.USER, 1))
 MINUTE_MS = 60_000
 
 
-def _row(hold: Hold) -> HoldRow:
+def _row(hold: NamedHold) -> HoldRow:
     return HoldRow(
         at=hold.at, max_lag=hold.max_lag, objects=tuple(map(Id.parse, hold.objects)), timeline=str(hold.timeline),
         on_lag=hold.on_lag, deadline_ms=hold.deadline_ms, last_ack_ms=hold.last_ack_ms,
@@ -118,7 +118,7 @@ class World:
         *,
         max_lag: MaxLag | None = None,
         on_lag: OnLag = OnLag.ADVANCE,
-    ) -> Hold:
+    ) -> NamedHold:
         """CREATE HOLD."""
         transaction = self.catalog.transaction()
         id = Id(Space.USER, transaction.allocate("user")[0])
@@ -134,14 +134,14 @@ class World:
         await self.commit(transaction, Effects(held=(Held(id, tuple(objects), hold.at),)))
         return hold
 
-    async def advance(self, name: str, to: int | None = None) -> Hold:
+    async def advance(self, name: str, to: int | None = None) -> NamedHold:
         """ALTER HOLD … ADVANCE."""
         [outcome] = await self.flush([Advance(f"public.{name}", to)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def flush(self, requests: Sequence[Advance]) -> Sequence[Hold | Exception]:
+    async def flush(self, requests: Sequence[Advance]) -> Sequence[NamedHold | Exception]:
         """Many advances in one transaction."""
         transaction = self.catalog.transaction()
         before = await self._holds(
@@ -185,7 +185,7 @@ class World:
         transaction.set(ITEM, ItemKey(id), replace(item, details=replace(item.details, retain=retain)))
         await self.commit(transaction, Effects(changed=(id,)))
 
-    async def commit(self, transaction: Transaction, effects: Effects) -> None:
+    async def commit(self, transaction: CatalogTransaction, effects: Effects) -> None:
         """What executing statements does, step by step."""
         storage = self.controller.storage
         await self._step("before prepare")

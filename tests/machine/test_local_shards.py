@@ -13,7 +13,7 @@ from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMis
 from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
 from persist.machine.backup.beginning import Beginnings
 from persist.machine.backup.copying import Store
-from persist.machine.shards import NotYet, Plan
+from persist.machine.shards import NotYet, SnapshotPlan
 from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
@@ -118,7 +118,7 @@ async def test_snapshot_waits_for_the_upper_and_tells_when_it_did_not_come():
     waiting = asyncio.create_task(shards.snapshot(shard, Antichain.of(3), timeout=10))
     await other.apply(shard, empty_append(0, 4), timeout=5)
     plan = await waiting
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, SnapshotPlan)
     assert plan.info.upper == Antichain.of(4)
 
 

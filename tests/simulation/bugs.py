@@ -28,7 +28,7 @@ from persist.machine.compaction import compactor
 from persist.machine.garbage import collector
 from persist.machine.garbage import inventory as survey
 from persist.machine.parts import merging, reading
-from persist.machine.shards import Plan
+from persist.machine.shards import SnapshotPlan
 from persist.testing.simulation import stores as simulated_stores
 from persist.testing.simulation.memory import swapped
 from persist.testing.world import cluster as stage
@@ -322,7 +322,7 @@ def upper_taken_for_lower_when_batches_are_chosen() -> Any:
 
     async def snapshot(self: Any, shard: Any, as_of: Any, **how: Any) -> Any:
         plan = await right(self, shard, as_of, **how)
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, SnapshotPlan):
             return plan
         return dataclasses.replace(plan, batches=tuple(b for b in plan.batches if b.desc.upper.less_equal(as_of)))
 

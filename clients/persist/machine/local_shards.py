@@ -30,7 +30,7 @@ from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.intake import Intake
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo
+from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
 from persist.machine.upkeep.finalizer import Finalizer
 from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
@@ -204,7 +204,7 @@ class LocalShards:
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         """The batches to read at ``as_of``. One Consensus read, then waits for the upper to pass ``as_of``."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
@@ -213,7 +213,7 @@ class LocalShards:
             while True:
                 _check_readable(state, as_of, reader_id)
                 if not state.upper.less_equal(as_of):
-                    return Plan(info=_info(state), as_of=as_of, batches=_reached(state, as_of))
+                    return SnapshotPlan(info=_info(state), as_of=as_of, batches=_reached(state, as_of))
                 if not await known.follower.moved_past(state, deadline):
                     return NotYet(info=_info(state))
                 state = _newest(known)

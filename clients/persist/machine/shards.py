@@ -39,7 +39,7 @@ class ShardInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SnapshotPlan:
     """The batches a snapshot reads: every batch with lower <= as_of, tiling [0, upper of the last), at one seqno."""
 
     info: ShardInfo
@@ -85,7 +85,7 @@ class Shards(Protocol):
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         """The batches to read at ``as_of``, waiting while as_of >= upper. Raises NotReadable below since."""
         ...
 

@@ -44,7 +44,7 @@ class Then(enum.Enum):
     WAIT = "come back when the server says"
 
 
-class Row(NamedTuple):
+class RetryRow(NamedTuple):
     """What a class of errors means for repeating the call."""
 
     then: Then
@@ -54,19 +54,19 @@ class Row(NamedTuple):
     """It only says that this attempt changed nothing; the others say how things stand, whatever came before."""
 
 
-TABLE: Final[Mapping[type[PersistError], Row]] = {
-    PersistError: Row(Then.RAISE, maybe_applied=False, refusal=False),
-    UsageError: Row(Then.RAISE, maybe_applied=False, refusal=True),
-    LeaseExpired: Row(Then.RAISE, maybe_applied=False, refusal=False),
-    CorruptData: Row(Then.RAISE, maybe_applied=False, refusal=False),
-    LocationError: Row(Then.REPEAT, maybe_applied=True, refusal=False),
-    Determinate: Row(Then.REPEAT, maybe_applied=False, refusal=True),
-    Indeterminate: Row(Then.REPEAT, maybe_applied=True, refusal=False),
-    NoServer: Row(Then.RAISE, maybe_applied=False, refusal=True),
-    Overloaded: Row(Then.WAIT, maybe_applied=False, refusal=True),
-    NotYetAvailable: Row(Then.RAISE, maybe_applied=False, refusal=False),
-    StoreFull: Row(Then.RAISE, maybe_applied=False, refusal=True),
-    StoreReadOnly: Row(Then.RAISE, maybe_applied=False, refusal=True),
+TABLE: Final[Mapping[type[PersistError], RetryRow]] = {
+    PersistError: RetryRow(Then.RAISE, maybe_applied=False, refusal=False),
+    UsageError: RetryRow(Then.RAISE, maybe_applied=False, refusal=True),
+    LeaseExpired: RetryRow(Then.RAISE, maybe_applied=False, refusal=False),
+    CorruptData: RetryRow(Then.RAISE, maybe_applied=False, refusal=False),
+    LocationError: RetryRow(Then.REPEAT, maybe_applied=True, refusal=False),
+    Determinate: RetryRow(Then.REPEAT, maybe_applied=False, refusal=True),
+    Indeterminate: RetryRow(Then.REPEAT, maybe_applied=True, refusal=False),
+    NoServer: RetryRow(Then.RAISE, maybe_applied=False, refusal=True),
+    Overloaded: RetryRow(Then.WAIT, maybe_applied=False, refusal=True),
+    NotYetAvailable: RetryRow(Then.RAISE, maybe_applied=False, refusal=False),
+    StoreFull: RetryRow(Then.RAISE, maybe_applied=False, refusal=True),
+    StoreReadOnly: RetryRow(Then.RAISE, maybe_applied=False, refusal=True),
 }
 
 Refusal = UpperMismatch | MergeRefused
@@ -75,7 +75,7 @@ REFUSALS: Final = (UpperMismatch, MergeRefused)
 further since; an append when the shard no longer remembers that it took it."""
 
 
-def row_of(error: PersistError) -> Row:
+def row_of(error: PersistError) -> RetryRow:
     """The table's row for an error."""
     return nearest(TABLE, error)
 

@@ -43,66 +43,66 @@ MESSAGE_CHARS_MAX: Final = 512
 DETAILS_MAX: Final = 12
 
 
-class Row(NamedTuple):
+class StatusRow(NamedTuple):
     """The gRPC status number and the reason of one class of errors."""
 
     code: int
     reason: "pb.Reason.ValueType"
 
 
-TABLE: Final[Mapping[type[PersistError], Row]] = {
-    errors.PersistError: Row(UNKNOWN, pb.REASON_PERSIST_ERROR),
-    errors.UsageError: Row(INVALID_ARGUMENT, pb.REASON_USAGE),
-    errors.InvalidArgument: Row(INVALID_ARGUMENT, pb.REASON_INVALID_ARGUMENT),
-    errors.InvalidId: Row(INVALID_ARGUMENT, pb.REASON_INVALID_ID),
-    errors.InvalidUri: Row(INVALID_ARGUMENT, pb.REASON_INVALID_URI),
-    errors.InvalidBounds: Row(INVALID_ARGUMENT, pb.REASON_INVALID_BOUNDS),
-    errors.EmptyInterval: Row(INVALID_ARGUMENT, pb.REASON_EMPTY_INTERVAL),
-    errors.NotReadable: Row(OUT_OF_RANGE, pb.REASON_NOT_READABLE),
-    errors.ShardNotFound: Row(NOT_FOUND, pb.REASON_SHARD_NOT_FOUND),
-    errors.ShardClosed: Row(FAILED_PRECONDITION, pb.REASON_SHARD_CLOSED),
-    errors.SchemaMismatch: Row(FAILED_PRECONDITION, pb.REASON_SCHEMA_MISMATCH),
-    errors.CodecMismatch: Row(FAILED_PRECONDITION, pb.REASON_CODEC_MISMATCH),
-    errors.TypeNotSupported: Row(INVALID_ARGUMENT, pb.REASON_TYPE_NOT_SUPPORTED),
-    errors.RequestTooLarge: Row(INVALID_ARGUMENT, pb.REASON_REQUEST_TOO_LARGE),
-    errors.AlreadyCommitted: Row(FAILED_PRECONDITION, pb.REASON_ALREADY_COMMITTED),
-    errors.MissingDeadline: Row(INVALID_ARGUMENT, pb.REASON_MISSING_DEADLINE),
-    errors.VersionMismatch: Row(FAILED_PRECONDITION, pb.REASON_VERSION_MISMATCH),
-    errors.UnsafeConfiguration: Row(FAILED_PRECONDITION, pb.REASON_UNSAFE_CONFIGURATION),
-    errors.LocationError: Row(UNKNOWN, pb.REASON_LOCATION),
-    errors.Determinate: Row(UNAVAILABLE, pb.REASON_DETERMINATE),
-    errors.Indeterminate: Row(UNKNOWN, pb.REASON_INDETERMINATE),
-    errors.Overloaded: Row(RESOURCE_EXHAUSTED, pb.REASON_OVERLOADED),
-    errors.NotYetAvailable: Row(UNAVAILABLE, pb.REASON_NOT_YET_AVAILABLE),
-    errors.StoreReadOnly: Row(UNAVAILABLE, pb.REASON_STORE_READ_ONLY),
-    errors.StoreFull: Row(UNAVAILABLE, pb.REASON_STORE_FULL),
-    errors.LeaseExpired: Row(FAILED_PRECONDITION, pb.REASON_LEASE_EXPIRED),
-    errors.CorruptData: Row(DATA_LOSS, pb.REASON_CORRUPT_DATA),
-    errors.HistoryRewound: Row(DATA_LOSS, pb.REASON_HISTORY_REWOUND),
-    refusals.UpstreamReplaced: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REPLACED),
-    refusals.UpstreamRegressed: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REGRESSED),
-    refusals.UpstreamLost: Row(FAILED_PRECONDITION, pb.REASON_UPSTREAM_LOST),
-    refusals.JumpTooLarge: Row(OUT_OF_RANGE, pb.REASON_JUMP_TOO_LARGE),
-    refusals.ClockAhead: Row(FAILED_PRECONDITION, pb.REASON_CLOCK_AHEAD),
-    refusals.MultipleTimelines: Row(INVALID_ARGUMENT, pb.REASON_MULTIPLE_TIMELINES),
-    refusals.SourceQuarantined: Row(FAILED_PRECONDITION, pb.REASON_SOURCE_QUARANTINED),
-    refusals.BelowHold: Row(OUT_OF_RANGE, pb.REASON_BELOW_HOLD),
-    refusals.HoldOverdue: Row(FAILED_PRECONDITION, pb.REASON_HOLD_OVERDUE),
-    refusals.DependentObjects: Row(FAILED_PRECONDITION, pb.REASON_DEPENDENT_OBJECTS),
-    catalog.NotWritable: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_NOT_WRITABLE),
-    catalog.Uninitialized: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_UNINITIALIZED),
-    catalog.DuplicateKey: Row(ALREADY_EXISTS, pb.REASON_CATALOG_DUPLICATE_KEY),
-    catalog.UniquenessViolation: Row(ALREADY_EXISTS, pb.REASON_CATALOG_UNIQUENESS_VIOLATION),
-    catalog.UnknownObject: Row(NOT_FOUND, pb.REASON_CATALOG_UNKNOWN_OBJECT),
-    catalog.PrivilegeMissing: Row(PERMISSION_DENIED, pb.REASON_CATALOG_PRIVILEGE_MISSING),
-    catalog.OutOfSync: Row(ABORTED, pb.REASON_CATALOG_OUT_OF_SYNC),
-    catalog.IdExhaustion: Row(RESOURCE_EXHAUSTED, pb.REASON_CATALOG_ID_EXHAUSTION),
-    catalog.IncompatibleDataVersion: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_DATA_VERSION),
-    catalog.IncompatibleContentVersion: Row(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION),
-    catalog.Fenced: Row(ABORTED, pb.REASON_CATALOG_FENCED),
-    catalog.FencedByMigration: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_MIGRATION),
-    catalog.FencedByEpoch: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_EPOCH),
-    catalog.FencedByGeneration: Row(ABORTED, pb.REASON_CATALOG_FENCED_BY_GENERATION),
+TABLE: Final[Mapping[type[PersistError], StatusRow]] = {
+    errors.PersistError: StatusRow(UNKNOWN, pb.REASON_PERSIST_ERROR),
+    errors.UsageError: StatusRow(INVALID_ARGUMENT, pb.REASON_USAGE),
+    errors.InvalidArgument: StatusRow(INVALID_ARGUMENT, pb.REASON_INVALID_ARGUMENT),
+    errors.InvalidId: StatusRow(INVALID_ARGUMENT, pb.REASON_INVALID_ID),
+    errors.InvalidUri: StatusRow(INVALID_ARGUMENT, pb.REASON_INVALID_URI),
+    errors.InvalidBounds: StatusRow(INVALID_ARGUMENT, pb.REASON_INVALID_BOUNDS),
+    errors.EmptyInterval: StatusRow(INVALID_ARGUMENT, pb.REASON_EMPTY_INTERVAL),
+    errors.NotReadable: StatusRow(OUT_OF_RANGE, pb.REASON_NOT_READABLE),
+    errors.ShardNotFound: StatusRow(NOT_FOUND, pb.REASON_SHARD_NOT_FOUND),
+    errors.ShardClosed: StatusRow(FAILED_PRECONDITION, pb.REASON_SHARD_CLOSED),
+    errors.SchemaMismatch: StatusRow(FAILED_PRECONDITION, pb.REASON_SCHEMA_MISMATCH),
+    errors.CodecMismatch: StatusRow(FAILED_PRECONDITION, pb.REASON_CODEC_MISMATCH),
+    errors.TypeNotSupported: StatusRow(INVALID_ARGUMENT, pb.REASON_TYPE_NOT_SUPPORTED),
+    errors.RequestTooLarge: StatusRow(INVALID_ARGUMENT, pb.REASON_REQUEST_TOO_LARGE),
+    errors.AlreadyCommitted: StatusRow(FAILED_PRECONDITION, pb.REASON_ALREADY_COMMITTED),
+    errors.MissingDeadline: StatusRow(INVALID_ARGUMENT, pb.REASON_MISSING_DEADLINE),
+    errors.VersionMismatch: StatusRow(FAILED_PRECONDITION, pb.REASON_VERSION_MISMATCH),
+    errors.UnsafeConfiguration: StatusRow(FAILED_PRECONDITION, pb.REASON_UNSAFE_CONFIGURATION),
+    errors.LocationError: StatusRow(UNKNOWN, pb.REASON_LOCATION),
+    errors.Determinate: StatusRow(UNAVAILABLE, pb.REASON_DETERMINATE),
+    errors.Indeterminate: StatusRow(UNKNOWN, pb.REASON_INDETERMINATE),
+    errors.Overloaded: StatusRow(RESOURCE_EXHAUSTED, pb.REASON_OVERLOADED),
+    errors.NotYetAvailable: StatusRow(UNAVAILABLE, pb.REASON_NOT_YET_AVAILABLE),
+    errors.StoreReadOnly: StatusRow(UNAVAILABLE, pb.REASON_STORE_READ_ONLY),
+    errors.StoreFull: StatusRow(UNAVAILABLE, pb.REASON_STORE_FULL),
+    errors.LeaseExpired: StatusRow(FAILED_PRECONDITION, pb.REASON_LEASE_EXPIRED),
+    errors.CorruptData: StatusRow(DATA_LOSS, pb.REASON_CORRUPT_DATA),
+    errors.HistoryRewound: StatusRow(DATA_LOSS, pb.REASON_HISTORY_REWOUND),
+    refusals.UpstreamReplaced: StatusRow(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REPLACED),
+    refusals.UpstreamRegressed: StatusRow(FAILED_PRECONDITION, pb.REASON_UPSTREAM_REGRESSED),
+    refusals.UpstreamLost: StatusRow(FAILED_PRECONDITION, pb.REASON_UPSTREAM_LOST),
+    refusals.JumpTooLarge: StatusRow(OUT_OF_RANGE, pb.REASON_JUMP_TOO_LARGE),
+    refusals.ClockAhead: StatusRow(FAILED_PRECONDITION, pb.REASON_CLOCK_AHEAD),
+    refusals.MultipleTimelines: StatusRow(INVALID_ARGUMENT, pb.REASON_MULTIPLE_TIMELINES),
+    refusals.SourceQuarantined: StatusRow(FAILED_PRECONDITION, pb.REASON_SOURCE_QUARANTINED),
+    refusals.BelowHold: StatusRow(OUT_OF_RANGE, pb.REASON_BELOW_HOLD),
+    refusals.HoldOverdue: StatusRow(FAILED_PRECONDITION, pb.REASON_HOLD_OVERDUE),
+    refusals.DependentObjects: StatusRow(FAILED_PRECONDITION, pb.REASON_DEPENDENT_OBJECTS),
+    catalog.NotWritable: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_NOT_WRITABLE),
+    catalog.Uninitialized: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_UNINITIALIZED),
+    catalog.DuplicateKey: StatusRow(ALREADY_EXISTS, pb.REASON_CATALOG_DUPLICATE_KEY),
+    catalog.UniquenessViolation: StatusRow(ALREADY_EXISTS, pb.REASON_CATALOG_UNIQUENESS_VIOLATION),
+    catalog.UnknownObject: StatusRow(NOT_FOUND, pb.REASON_CATALOG_UNKNOWN_OBJECT),
+    catalog.PrivilegeMissing: StatusRow(PERMISSION_DENIED, pb.REASON_CATALOG_PRIVILEGE_MISSING),
+    catalog.OutOfSync: StatusRow(ABORTED, pb.REASON_CATALOG_OUT_OF_SYNC),
+    catalog.IdExhaustion: StatusRow(RESOURCE_EXHAUSTED, pb.REASON_CATALOG_ID_EXHAUSTION),
+    catalog.IncompatibleDataVersion: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_DATA_VERSION),
+    catalog.IncompatibleContentVersion: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_CONTENT_VERSION),
+    catalog.Fenced: StatusRow(ABORTED, pb.REASON_CATALOG_FENCED),
+    catalog.FencedByMigration: StatusRow(ABORTED, pb.REASON_CATALOG_FENCED_BY_MIGRATION),
+    catalog.FencedByEpoch: StatusRow(ABORTED, pb.REASON_CATALOG_FENCED_BY_EPOCH),
+    catalog.FencedByGeneration: StatusRow(ABORTED, pb.REASON_CATALOG_FENCED_BY_GENERATION),
 }
 
 _BY_REASON: Final[Mapping[int, type[PersistError]]] = {row.reason: cls for cls, row in TABLE.items()}
@@ -182,7 +182,7 @@ def _class_of(reason: int, code: int) -> type[PersistError]:
     return Determinate if code == UNAVAILABLE else Indeterminate
 
 
-def _reason_name(row: Row) -> str:
+def _reason_name(row: StatusRow) -> str:
     return pb.Reason.Name(row.reason).removeprefix(_PREFIX)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from persist.client.catalog.port import Dump
 from persist.core.catalog.kinds import BY_TAG, CONFIG, KINDS, AnyKind
-from persist.core.catalog.leadership.repair import Damage, Tally
+from persist.core.catalog.leadership.repair import RowDamage, Tally
 from persist.core.catalog.objects import Config
 from persist.core.catalog.open_rules import DATA_VERSION
 from persist.core.catalog.rows import Row, RowUpdate
@@ -77,7 +77,7 @@ def dump(
         note(f"{counted(raw, 'row')} in hexadecimal digits: this release reads data version {MIGRATIONS.current}")
 
 
-def entries(found: Dump, damages: Iterable[Damage] = ()) -> tuple[dict[str, list[Record]], int]:
+def entries(found: Dump, damages: Iterable[RowDamage] = ()) -> tuple[dict[str, list[Record]], int]:
     """What ``dump`` prints, by kind, and how many rows could not be read. What is wrong with a row goes with it."""
     wrong = {damage.row: {"damaged": damage.problem} for damage in damages}
     versions = _versions(found.updates)

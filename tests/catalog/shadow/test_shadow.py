@@ -34,7 +34,7 @@ from persist.core.catalog.objects import (
     TimestampKey,
 )
 from persist.core.catalog.rows import Row
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import ObjectType, Space, Unit
 from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, InvalidArgument, PersistError
@@ -239,7 +239,9 @@ async def test_transaction_of_another_catalog_is_refused() -> None:
 
 
 def test_every_operation_of_a_transaction_goes_to_both() -> None:
-    public = {name for name, _ in inspect.getmembers(Transaction, inspect.isfunction) if not name.startswith("_")}
+    public = {
+        name for name, _ in inspect.getmembers(CatalogTransaction, inspect.isfunction) if not name.startswith("_")
+    }
     assert public
     assert public <= ShadowTransaction.__dict__.keys()
 

@@ -21,7 +21,7 @@ from persist.core.catalog.values import Id, RoleRef, Space
 from persist.core.ids import Token
 from persist.errors import Determinate, Indeterminate, RequestTooLarge
 from persist.wire.catalog.rows import CODEC
-from persist.wire.catalog.rpc import Session
+from persist.wire.catalog.rpc import WriteSession
 from persist_catalog.writes import Commit
 
 
@@ -33,7 +33,7 @@ def database(number: int, name: str) -> Row:
 class Together:
     """Commits that come while another one is appended."""
 
-    def __init__(self, server: Server, session: Session) -> None:
+    def __init__(self, server: Server, session: WriteSession) -> None:
         self.server = server
         self.session = session
         self.base = server.mirror.upper

@@ -28,7 +28,7 @@ from persist.client.catalog.remote import RemoteCatalog, RemoteOpened
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.kinds import COMMIT, DATABASE, SETTING
 from persist.core.catalog.objects import Database, DatabaseKey, Setting, SettingKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, RoleRef, Space
 from persist.errors import InvalidArgument, RequestTooLarge
 from persist.v1 import catalog_pb2 as pb
@@ -39,8 +39,8 @@ ROWS = 1_200
 PATIENT = replace(QUICK, timeout_ms=60_000)
 
 
-def many(catalog: Any, value: str = "1", rows: int = ROWS, token: Any = None) -> Transaction:
-    transaction: Transaction = catalog.transaction(token=token)
+def many(catalog: Any, value: str = "1", rows: int = ROWS, token: Any = None) -> CatalogTransaction:
+    transaction: CatalogTransaction = catalog.transaction(token=token)
     transaction.set_all(SETTING, ((SettingKey(f"many {number}"), Setting(value)) for number in range(rows)))
     return transaction
 

@@ -22,7 +22,7 @@ from persist.core.ids import Token
 from persist.errors import CorruptData, Determinate, Indeterminate, InvalidArgument, NotReadable
 from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
-from persist.wire.catalog.rpc import Session
+from persist.wire.catalog.rpc import WriteSession
 from persist.wire.catalog.rpc_footprint import ToldFootprint, fingerprint
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import UPDATE_BYTES, Mirror, TappedLog
@@ -79,11 +79,11 @@ class Server:
     sessions: Sessions
     writes: Writes
 
-    async def session(self) -> Session:
+    async def session(self) -> WriteSession:
         opened = self.sessions.open(await self.leadership.join(None))
-        return Session(opened.session_id, opened.token)
+        return WriteSession(opened.session_id, opened.token)
 
-    async def put(self, session: Session, request_id: bytes, row: Row, base: int) -> int:
+    async def put(self, session: WriteSession, request_id: bytes, row: Row, base: int) -> int:
         footprint = Footprint(keys={(SETTING, CODEC.decode(row)[0])})
         return await self.writes.commit(session, request_id, Commit(base, [(row, 1)], footprint, None, 0, b""))
 

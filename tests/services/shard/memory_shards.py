@@ -12,7 +12,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
 from persist.errors import LeaseExpired, NotReadable, ShardClosed, ShardNotFound
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo
+from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
 
 
 class _Shard:
@@ -68,14 +68,14 @@ class MemoryShards:
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         state = self._state(shard)
         time = as_of.time
         if time is None:
             raise NotReadable("as_of must hold a time", since=MINIMUM)
         if state.upper.less_equal_time(time):
             return NotYet(info=self._info(shard))
-        return Plan(info=self._info(shard), as_of=as_of, batches=tuple(state.batches))
+        return SnapshotPlan(info=self._info(shard), as_of=as_of, batches=tuple(state.batches))
 
     async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
         state = self._state(shard)

@@ -20,7 +20,7 @@ from persist.client.catalog.port import ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import COMMIT, SYSTEM_CONFIGURATION
 from persist.core.catalog.objects import CommitKey, SystemConfiguration, SystemConfigurationKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 
 ENVIRONMENT = "soak"
@@ -148,7 +148,7 @@ async def append(
             continue
 
 
-def read(transaction: Transaction, name: str) -> list[str]:
+def read(transaction: CatalogTransaction, name: str) -> list[str]:
     found = transaction.get(SYSTEM_CONFIGURATION, SystemConfigurationKey(name))
     return found.value.split(",") if found is not None else []
 

@@ -16,7 +16,7 @@ from persist.core.frontier import MINIMUM, Antichain
 from persist.errors import NotReadable, PersistError, ShardNotFound
 from persist.machine.parts.reading import snapshot_of
 from persist.machine.parts.stream import rows
-from persist.machine.shards import Plan, ShardInfo
+from persist.machine.shards import ShardInfo, SnapshotPlan
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 
@@ -77,7 +77,7 @@ async def _first(client: ShardClient, info: ShardInfo, deadline: Deadline) -> st
     plan = await location.attempts.repeat(
         deadline, lambda seconds: location.shards.snapshot(info.shard, as_of, timeout=seconds)
     )
-    if not isinstance(plan, Plan) or as_of.time is None:
+    if not isinstance(plan, SnapshotPlan) or as_of.time is None:
         raise NotReadable("nothing of the shard can be read", hint="open it")
     reading = snapshot_of(plan.batches, plan.info, location.settings, as_of.time)
     async with aclosing(rows(location, reading, ["incarnation"])) as found:

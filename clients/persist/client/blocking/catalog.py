@@ -17,7 +17,7 @@ from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import Change
-from persist.core.catalog.transaction import Transaction as AioTransaction
+from persist.core.catalog.transaction import CatalogTransaction as AioCatalogTransaction
 from persist.core.catalog.values import Unit
 from persist.core.ids import Token
 from persist.typed import AnyKey, AnyValue
@@ -234,7 +234,7 @@ class CatalogTransaction(Held):
     allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process.
     """
 
-    _inner: AioTransaction
+    _inner: AioCatalogTransaction
 
     def next_op(self) -> int:
         """Begin another group of operations; its number goes with the changes it makes. Raises nothing."""

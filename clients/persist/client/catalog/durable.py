@@ -17,7 +17,7 @@ from persist.client.catalog.take_over import begin_or_renew, migrate, orphans, t
 from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import IncompatibleDataVersion
 from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind
-from persist.core.catalog.leadership.fencing import Claim, open_step
+from persist.core.catalog.leadership.fencing import FenceClaim, open_step
 from persist.core.catalog.leadership.migrations import Migrations, Upgrade
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import Mode, check_open
@@ -69,7 +69,7 @@ class DurableCatalog(Closes):
         check_open(Mode.WRITABLE, generation, initialized=True)
         log, raw = self._log, await self._raw()
         token = await take_over(log, self._codec, raw, generation, lambda: self._check_versions(raw))
-        return await self._opened(log, raw, Mode.WRITABLE, Claim(generation, token, raw.incarnation), token)
+        return await self._opened(log, raw, Mode.WRITABLE, FenceClaim(generation, token, raw.incarnation), token)
 
     async def open_savepoint(self, generation: int, *, allow_uninitialized: bool = False) -> OpenedCatalog:
         """See OpenableCatalog."""
@@ -80,7 +80,7 @@ class DurableCatalog(Closes):
         token = raw.token
         # It would not be allowed to lead: a newer deployment does.
         open_step(token, generation)
-        return await self._opened(log, raw, Mode.SAVEPOINT, Claim(None), token)
+        return await self._opened(log, raw, Mode.SAVEPOINT, FenceClaim(None), token)
 
     async def open_read_only(self, *, freshness: Freshness = Freshness.NEWEST) -> OpenedCatalog:
         """See OpenableCatalog."""
@@ -89,7 +89,7 @@ class DurableCatalog(Closes):
         check_open(Mode.READ_ONLY, None, initialized=raw.is_initialized)
         self._check_versions(raw)
         self._check_current(raw)
-        return await self._opened(self._log, raw, Mode.READ_ONLY, Claim(None), raw.token)
+        return await self._opened(self._log, raw, Mode.READ_ONLY, FenceClaim(None), raw.token)
 
     async def upgrade_check(self) -> Upgrade:
         """See OpenableCatalog."""
@@ -99,7 +99,7 @@ class DurableCatalog(Closes):
         self._check_versions(raw)
         upgrade = self._migrations.check(raw.rows)
         # What decodes may still not open: names that clash, say.
-        await self._opened(log, raw, Mode.SAVEPOINT, Claim(None), raw.token)
+        await self._opened(log, raw, Mode.SAVEPOINT, FenceClaim(None), raw.token)
         return upgrade
 
     async def dump(self, *, consolidated: bool = True, kinds: Iterable[str] | None = None) -> Dump:
@@ -135,7 +135,7 @@ class DurableCatalog(Closes):
         return f"<Catalog over {self._log}>"
 
     async def _opened(
-        self, log: RowLog, raw: RawCatalog, mode: Mode, claim: Claim, token: FenceToken | None
+        self, log: RowLog, raw: RawCatalog, mode: Mode, claim: FenceClaim, token: FenceToken | None
     ) -> OpenedCatalog:
         if mode is not Mode.READ_ONLY:
             await migrate(log, raw, self._migrations, claim)

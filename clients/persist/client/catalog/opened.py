@@ -26,14 +26,14 @@ from persist.core.catalog.leadership.commit_rules import (
     committed_at,
     split_usage,
 )
-from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.fencing import FenceClaim
 from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.core.catalog.snapshot import Change, Snapshot
-from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.catalog.transaction import Batch, CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import CorruptData, HistoryRewound, InvalidArgument, NotReadable, PersistError, UsageError
 from persist.typed import AnyValue
@@ -66,7 +66,7 @@ class OpenedCatalog(Closes):
         mode: Mode,
         upper: int,
         version: int,
-        claim: Claim,
+        claim: FenceClaim,
         token: FenceToken | None,
     ) -> None:
         self._log = log
@@ -93,7 +93,7 @@ class OpenedCatalog(Closes):
         return self._token
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> FenceClaim:
         """What it may call its own."""
         return self._claim
 
@@ -167,19 +167,19 @@ class OpenedCatalog(Closes):
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def transaction(self, *, token: Token | None = None) -> Transaction:
+    def transaction(self, *, token: Token | None = None) -> CatalogTransaction:
         """See ReadWriteCatalog."""
         self._check()
-        return Transaction(self._snapshot, token=token)
+        return CatalogTransaction(self._snapshot, token=token)
 
-    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+    async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog. A large one is made ready while others are committed."""
         if transaction.is_large:
             await self._prepare(transaction)
         async with self._turn:
             return await self._commit(transaction, ts)
 
-    async def commit_all(self, wanted: Sequence[tuple[Transaction, int]]) -> list[int | PersistError | None]:
+    async def commit_all(self, wanted: Sequence[tuple[CatalogTransaction, int]]) -> list[int | PersistError | None]:
         """What comes of transactions that do not depend on one another, each to be committed at a time or after it.
 
         The upper after it, why it is refused, or None: it is to be committed by itself. Those that are committed are by
@@ -250,7 +250,7 @@ class OpenedCatalog(Closes):
                 if await self._try(transaction):
                     return keep
 
-    async def _prepare(self, transaction: Transaction) -> bool:
+    async def _prepare(self, transaction: CatalogTransaction) -> bool:
         """Whether it is to be committed yet: if so it is ready now. Raises OutOfSync, Fenced, InvalidArgument."""
         self._check()
         transaction.check_made_from(self._snapshot)
@@ -268,7 +268,7 @@ class OpenedCatalog(Closes):
                 await self._follow()
                 raise OutOfSync("another process moved the catalog while it was opened", hint="open it again")
 
-    async def _commit(self, transaction: Transaction, ts: int = 0) -> int:
+    async def _commit(self, transaction: CatalogTransaction, ts: int = 0) -> int:
         self._check()
         transaction.check_made_from(self._snapshot)
         while True:
@@ -280,7 +280,7 @@ class OpenedCatalog(Closes):
             if await self._try(transaction, ts):
                 return self._upper
 
-    async def _try(self, transaction: Transaction, ts: int = 0) -> bool:
+    async def _try(self, transaction: CatalogTransaction, ts: int = 0) -> bool:
         """Whether it is committed now, or has nothing to commit; if not, look again at what came first."""
         self._check()
         if transaction.is_large:
@@ -296,7 +296,7 @@ class OpenedCatalog(Closes):
         await self._follow()
         return False
 
-    async def _confirmed(self, transaction: Transaction) -> bool:
+    async def _confirmed(self, transaction: CatalogTransaction) -> bool:
         """Whether a transaction without changes has none of them at the newest upper either. Raises Fenced, OutOfSync.
 
         What it read is reported as true, too: that takes a look at where it is durable. A reader looks when it syncs.
@@ -323,7 +323,7 @@ class OpenedCatalog(Closes):
                 )
 
     def _together(
-        self, wanted: Sequence[tuple[Transaction, int]]
+        self, wanted: Sequence[tuple[CatalogTransaction, int]]
     ) -> list[tuple[int, list[tuple[Row, int]]] | int | PersistError | None]:
         """Of each transaction its rows and their time, one after the other; or what becomes of it without them."""
         found: list[tuple[int, list[tuple[Row, int]]] | int | PersistError | None] = []
@@ -339,7 +339,7 @@ class OpenedCatalog(Closes):
         return found
 
     def _member(
-        self, transaction: Transaction, ts: int, upper: int
+        self, transaction: CatalogTransaction, ts: int, upper: int
     ) -> tuple[int, list[tuple[Row, int]]] | int | PersistError | None:
         try:
             transaction.check_made_from(self._snapshot)

@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from persist.core.catalog.kinds import AnyKind, Kind
-from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.fencing import FenceClaim
 from persist.core.catalog.leadership.migrations import Upgrade
-from persist.core.catalog.leadership.repair import Damage
+from persist.core.catalog.leadership.repair import RowDamage
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.core.catalog.snapshot import Change
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
 from persist.typed import AnyKey, AnyValue
@@ -140,7 +140,7 @@ class Repair:
     then. ``left`` says what keeps the catalog from being opened all the same, which takes a person; empty: nothing.
     """
 
-    damages: tuple[Damage, ...]
+    damages: tuple[RowDamage, ...]
     changes: tuple[tuple[Row, int], ...]
     token: FenceToken | None
     mended: Updates
@@ -222,14 +222,14 @@ class ReadOnlyCatalog(Protocol):
 class ReadWriteCatalog(ReadOnlyCatalog, Protocol):
     """A catalog open for writing, or a savepoint, whose writes go to its memory only."""
 
-    def transaction(self, *, token: Token | None = None) -> Transaction:
+    def transaction(self, *, token: Token | None = None) -> CatalogTransaction:
         """Changes to make together. With a ``token`` it is committed once, however often it is repeated.
 
         Raises Fenced, NotWritable.
         """
         ...
 
-    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+    async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """Make it durable at ``ts`` or as soon after as is possible; the new upper.
 
         Without changes nothing is written, and what it read is checked all the same: the upper up to which it is true.
@@ -272,7 +272,7 @@ class LedCatalog(ReadWriteCatalog, Protocol):
     """One that this process holds itself, and not a server."""
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> FenceClaim:
         """Who may fence it."""
         ...
 

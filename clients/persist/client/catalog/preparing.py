@@ -5,12 +5,12 @@ from contextlib import suppress
 
 from persist.core.catalog.prepared import LARGE, STEP
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.errors import CorruptData
 from persist.runtime import system
 
 
-async def prepare(transaction: Transaction, codec: RowCodec) -> None:
+async def prepare(transaction: CatalogTransaction, codec: RowCodec) -> None:
     """Make what a transaction comes down to, if it is large. Raises OutOfSync, InvalidArgument."""
     await in_turns(transaction.preparing(codec))
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from persist.client.catalog.port import Updates
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, SETTING, Kind
-from persist.core.catalog.leadership.fencing import KEY, Claim, incarnation_in, incarnation_row
+from persist.core.catalog.leadership.fencing import KEY, FenceClaim, incarnation_in, incarnation_row
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, check_content_version, is_initialized
@@ -102,7 +102,7 @@ class RawCatalog:
         apply_changes(self.rows, changes)
         self.upper = upper
 
-    def follow(self, read: Updates, claim: Claim) -> list[Fenced]:
+    def follow(self, read: Updates, claim: FenceClaim) -> list[Fenced]:
         """Go on to what was read. All refusals by tokens that came, in order: tokens that go again count, too."""
         refusals: list[Fenced] = []
         for _, changes in by_time(read.updates):

@@ -23,13 +23,13 @@ from persist.client.shard.handles import Closes
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.leadership.commit_rules import commit_ts, committed_at
-from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.fencing import FenceClaim
 from persist.core.catalog.leadership.migrations import Upgrade
 from persist.core.catalog.objects import FenceToken, StorageUsageKey
 from persist.core.catalog.open_rules import Mode, check_open
 from persist.core.catalog.prepared import Prepared
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.catalog.transaction import Batch, CatalogTransaction
 from persist.core.ids import Token
 from persist.core.release import RELEASE
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, LocationError, PersistError
@@ -52,7 +52,7 @@ from persist.wire.catalog.rpc import (
     token_message,
     updates_of,
 )
-from persist.wire.catalog.rpc import Session as Named
+from persist.wire.catalog.rpc import WriteSession as Named
 from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
 from persist.wire.catalog.rpc_stage import is_staged, pieces_of
 
@@ -262,7 +262,7 @@ class _Opening(DurableCatalog):
         """The catalog of a session. Raises Fenced, IncompatibleDataVersion (the server has another release)."""
         with self.log.counting():
             raw = await self._raw()
-        claim = Claim(session.token.deploy_generation, session.token, raw.incarnation)
+        claim = FenceClaim(session.token.deploy_generation, session.token, raw.incarnation)
         fenced = claim.fenced_by(raw.token, raw.incarnation)
         if fenced is not None:
             raise fenced
@@ -278,7 +278,7 @@ class RemoteOpened(OpenedCatalog):
     """The ReadWriteCatalog of a session. Reads and follows like any other; the leader decides what is committed."""
 
     def __init__(
-        self, log: RemoteLog, calls: CatalogCalls, session: Named, snapshot: Snapshot, *, upper: int, claim: Claim
+        self, log: RemoteLog, calls: CatalogCalls, session: Named, snapshot: Snapshot, *, upper: int, claim: FenceClaim
     ) -> None:
         super().__init__(
             log,
@@ -295,7 +295,7 @@ class RemoteOpened(OpenedCatalog):
         self._session: Named | None = session
         self._own = session.token
 
-    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+    async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog. A large one is sent in pieces beforehand, while others go on, of this session too."""
         staged = None
         if transaction.is_large and await self._prepare(transaction):
@@ -344,7 +344,7 @@ class RemoteOpened(OpenedCatalog):
 
     # ---- inside, with the turn --------------------------------------------------------------------------------------
 
-    async def _commit(self, transaction: Transaction, ts: int = 0, staged: "_Staged | None" = None) -> int:
+    async def _commit(self, transaction: CatalogTransaction, ts: int = 0, staged: "_Staged | None" = None) -> int:
         self._check()
         transaction.check_made_from(self._snapshot)
         done = committed_at(self._snapshot, transaction, CODEC)
@@ -376,7 +376,7 @@ class RemoteOpened(OpenedCatalog):
         committed: int = told.ts
         return committed + 1
 
-    def _request(self, transaction: Transaction, changes: Changes, ts: int) -> pb.CommitRequest:
+    def _request(self, transaction: CatalogTransaction, changes: Changes, ts: int) -> pb.CommitRequest:
         """What asks to commit. Without changes: those that were staged."""
         with requests():
             request = pb.CommitRequest(
@@ -390,7 +390,7 @@ class RemoteOpened(OpenedCatalog):
                 request.footprint.CopyFrom(footprint_message(transaction.footprint))
         return request
 
-    async def _stage(self, transaction: Transaction, prepared: Prepared | None, changes: Changes) -> "_Staged":
+    async def _stage(self, transaction: CatalogTransaction, prepared: Prepared | None, changes: Changes) -> "_Staged":
         """A transaction in pieces, which the leader has, unless it is of an earlier release, or leads no more."""
         if transaction.token is None:
             # So that every later leader knows its outcome, whatever is lost on the way.
@@ -414,7 +414,7 @@ class RemoteOpened(OpenedCatalog):
                 raise
             staged.whole = True
 
-    async def _commit_staged(self, transaction: Transaction, staged: "_Staged", ts: int) -> AnyMessage:
+    async def _commit_staged(self, transaction: CatalogTransaction, staged: "_Staged", ts: int) -> AnyMessage:
         """Ask to commit what was staged. What was forgotten meanwhile is sent again."""
         if staged.whole:
             return await self._write("Commit", self._request(transaction, staged.changes, ts), settled=True)
@@ -427,7 +427,7 @@ class RemoteOpened(OpenedCatalog):
             await self._send(staged)
         return await self._write("Commit", request, settled=True)
 
-    async def _confirm(self, transaction: Transaction) -> int:
+    async def _confirm(self, transaction: CatalogTransaction) -> int:
         """The upper up to which a transaction without changes is true. Raises OutOfSync, Fenced."""
         told = await self._write("ConfirmLeadership", pb.ConfirmLeadershipRequest())
         if self._upper < told.news.upper:

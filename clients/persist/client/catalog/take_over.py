@@ -12,7 +12,7 @@ from persist.client.catalog.port import Nudging, RowLog
 from persist.client.catalog.raw import RawCatalog
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import ITEM, SETTING
-from persist.core.catalog.leadership.fencing import Claim, most_informative, open_step
+from persist.core.catalog.leadership.fencing import FenceClaim, most_informative, open_step
 from persist.core.catalog.leadership.migrations import Migrations, fenced_by_migration
 from persist.core.catalog.objects import FenceToken, Setting
 from persist.core.catalog.open_rules import CONTENT_VERSION, initial_rows
@@ -36,7 +36,7 @@ async def take_over(
     the whole catalog each time would never be as quick as a leader that commits without a pause. Even so the leader
     has less to do between two appends; nudged, it must read and append again, and this process is ahead of it.
     """
-    claim, attempts = Claim(generation), 0
+    claim, attempts = FenceClaim(generation), 0
     while True:
         check()
         step = open_step(raw.token, generation)
@@ -53,14 +53,14 @@ async def take_over(
             raise refusal
 
 
-async def migrate(log: RowLog, raw: RawCatalog, migrations: Migrations, claim: Claim) -> None:
+async def migrate(log: RowLog, raw: RawCatalog, migrations: Migrations, claim: FenceClaim) -> None:
     """Commit all steps up to the data version of this release, one by one. Raises Fenced, IncompatibleDataVersion."""
     while raw.is_initialized and (changes := migrations.next_step(raw.rows)) is not None:
         await _commit(log, raw, changes, claim)
 
 
 async def begin_or_renew(
-    log: RowLog, codec: RowCodec, raw: RawCatalog, migrations: Migrations, content_version: str, claim: Claim
+    log: RowLog, codec: RowCodec, raw: RawCatalog, migrations: Migrations, content_version: str, claim: FenceClaim
 ) -> None:
     """Make a catalog if there is none, else say which release goes on with it. Raises Fenced."""
     if not raw.is_initialized:
@@ -85,7 +85,7 @@ def _renewed(codec: RowCodec, raw: RawCatalog, content_version: str) -> list[tup
     return [*gone, (codec.encode(SETTING.tag, CONTENT_VERSION, Setting(content_version)), 1)]
 
 
-async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], claim: Claim) -> None:
+async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], claim: FenceClaim) -> None:
     expected = raw.upper
     found = await append(log, raw, changes, expected, expected_upper=expected)
     if found is None:
@@ -95,7 +95,7 @@ async def _commit(log: RowLog, raw: RawCatalog, changes: list[tuple[Row, int]], 
     raise most_informative([moved, *await _follow(log, raw, claim)]) or moved
 
 
-async def _follow(log: RowLog, raw: RawCatalog, claim: Claim) -> list[Fenced]:
+async def _follow(log: RowLog, raw: RawCatalog, claim: FenceClaim) -> list[Fenced]:
     """Read what came since, and whose tokens among it end the claim."""
     try:
         return raw.follow(await log.updates(raw.upper), claim)

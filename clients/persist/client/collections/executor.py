@@ -26,7 +26,7 @@ from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.fingerprints import first_outcome
 from persist.core.catalog.kinds import COMMIT
 from persist.core.catalog.objects import CommitKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded
 from persist.retry.deadline import Backoff, Deadline
@@ -189,7 +189,9 @@ class Executor:
                     if not await backoff.pause():
                         raise
 
-    async def _flushed(self, transaction: Transaction, asked: "Sequence[Asked]") -> "Sequence[Outcome | Exception]":
+    async def _flushed(
+        self, transaction: CatalogTransaction, asked: "Sequence[Asked]"
+    ) -> "Sequence[Outcome | Exception]":
         view = CatalogView.at(transaction.snapshot)
         objects = {item.id: item for each, session in asked for item in touched(view, (each,), session)}
         frontiers = await self._storage.frontiers(objects.values())
@@ -210,14 +212,14 @@ class Executor:
                 self._is_begun = True
 
     async def _planned(
-        self, transaction: Transaction, statements: tuple[Statement, ...], session: Session
+        self, transaction: CatalogTransaction, statements: tuple[Statement, ...], session: Session
     ) -> tuple[Effects, tuple[Executed, ...]]:
         objects = touched(CatalogView.at(transaction.snapshot), statements, session)
         frontiers = await self._storage.frontiers(objects)
         now_ms = self._runtime.now_ms()
         return plan(transaction, statements, session, frontiers, now_ms, environment=self._environment)
 
-    async def _committed(self, transaction: Transaction, effects: Effects) -> int:
+    async def _committed(self, transaction: CatalogTransaction, effects: Effects) -> int:
         """The upper once it is committed and settled. Raises OutOfSync and others; nothing is held for it then."""
         try:
             await self._storage.prepare(effects)
@@ -231,7 +233,7 @@ class Executor:
         await self._storage.settle(effects)
         return upper
 
-    async def _commit(self, transaction: Transaction) -> int:
+    async def _commit(self, transaction: CatalogTransaction) -> int:
         backoff, unsure = self._backoff(), None
         while True:
             try:

@@ -13,7 +13,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command
 from persist.errors import LocationError, Overloaded, StoreFull, StoreReadOnly
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
+from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.typed import Fields
@@ -65,10 +65,10 @@ class FailoverShards(Shards):
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         """See Shards.snapshot."""
 
-        async def call(shards: Shards, seconds: float) -> Plan | NotYet:
+        async def call(shards: Shards, seconds: float) -> SnapshotPlan | NotYet:
             return await shards.snapshot(shard, as_of, reader_id=reader_id, timeout=seconds)
 
         deadline = Deadline(self._runtime, timeout)

@@ -18,7 +18,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
 from persist.errors import Determinate, RequestTooLarge
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
+from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
 from persist.redaction import without_password
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -162,10 +162,10 @@ class RemoteShards(Shards):
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         """See Shards.snapshot. One server stream."""
 
-        async def attempt(channel: Channel, seconds: float) -> Plan | NotYet:
+        async def attempt(channel: Channel, seconds: float) -> SnapshotPlan | NotYet:
             wait_ms, seconds = self._waits(seconds)
             request = pb.SnapshotRequest(
                 shard_id=shard, as_of=frontier_message(as_of), reader_id=reader_id or "", wait_ms=wait_ms
@@ -179,7 +179,7 @@ class RemoteShards(Shards):
                 joiner.add(message.plan.chunk)
             if info is None:
                 raise Determinate("the snapshot's stream was empty", hint="retry")
-            return Plan(info=info, as_of=as_of, batches=joiner.batches())
+            return SnapshotPlan(info=info, as_of=as_of, batches=joiner.batches())
 
         return await self._endpoints.once("Snapshot", shard, attempt, timeout)
 

@@ -366,7 +366,7 @@ class HoldKey:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """How far back some objects stay readable: from ``at`` on. What else it says, see ``core.time.hold.Hold``."""
+    """How far back some objects stay readable: from ``at`` on. What else it says, see ``core.time.hold.NamedHold``."""
 
     at: int
     max_lag: int

@@ -1,4 +1,4 @@
-"""Transaction: changes to a snapshot that are committed together or not at all.
+"""CatalogTransaction: changes to a snapshot that are committed together or not at all.
 
 Source: catalog-semantics.md sections 1.2.6, 1.2.7, 1.2.9 and 1.2.10.
 """
@@ -92,7 +92,7 @@ def foreign() -> InvalidArgument:
     )
 
 
-class Transaction:
+class CatalogTransaction:
     """Reads its own writes. An operation that fails changes nothing, and the transaction goes on.
 
     It belongs to the open catalog that made it, and is committed to no other one: not to another environment, nor to

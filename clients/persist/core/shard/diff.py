@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.shard.batch import HollowBatch, fingerprint
 from persist.core.shard.commands import Rollup, SchemaEntry
-from persist.core.shard.state import CallOutcome, Session, State
+from persist.core.shard.state import CallOutcome, CallSession, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
@@ -99,8 +99,8 @@ class SpineChange:
 class SessionChange:
     """A session before and after, both without outcomes (None: not there), and the outcomes that went and came."""
 
-    old: Session | None
-    new: Session | None
+    old: CallSession | None
+    new: CallSession | None
     gone: Outcomes = ()
     come: Outcomes = ()
 
@@ -235,7 +235,7 @@ def _map_applied(
     return applied
 
 
-def _session(old: Session | None, new: Session | None) -> SessionChange:
+def _session(old: CallSession | None, new: CallSession | None) -> SessionChange:
     before = old.outcomes if old else ()
     after = new.outcomes if new else ()
     # What became of a number never changes: outcomes come, and go when they are acknowledged.
@@ -248,11 +248,11 @@ def _session(old: Session | None, new: Session | None) -> SessionChange:
     )
 
 
-def _bare(session: Session | None) -> Session | None:
+def _bare(session: CallSession | None) -> CallSession | None:
     return replace(session, outcomes=()) if session else None
 
 
-def _sessions_applied(sessions: Table[Session], changes: Mapping[str, SessionChange]) -> Table[Session]:
+def _sessions_applied(sessions: Table[CallSession], changes: Mapping[str, SessionChange]) -> Table[CallSession]:
     for name, change in changes.items():
         before = sessions.get(name)
         check(_bare(before) == change.old, "a diff fits its state", field="sessions", key=name)

@@ -71,7 +71,7 @@ class CallOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class CallSession:
     """A caller that numbers its calls: numbers below ``first`` are over, ``outcomes`` (ascending) are known.
 
     ``seqno`` is where it last committed anything: what is forgotten of it, if it is forgotten.
@@ -147,7 +147,7 @@ class State:
     leased_readers: Mapping[str, LeasedReader] = field(default_factory=dict)
     critical_readers: Mapping[str, CriticalReader] = field(default_factory=dict)
     writers: Table[Writer] = field(default_factory=Table)
-    sessions: Table[Session] = field(default_factory=Table)
+    sessions: Table[CallSession] = field(default_factory=Table)
     tokens: Table[TokenOutcome] = field(default_factory=Table)
     transactions: Table[TransactionRecord] = field(default_factory=Table)
     schemas: tuple[SchemaEntry, ...] = ()

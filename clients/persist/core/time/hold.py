@@ -67,7 +67,8 @@ class OnLag(StrEnum):
 class HoldRules:
     """What the operator sets. ``lag_ms_max`` and ``lag_count_max`` bound MAX LAG with and without a clock.
 
-    ``lag_ms`` is its default with a clock; without one it has none. ``deadline_ms``: see ``Hold``; None: there is none.
+    ``lag_ms`` is its default with a clock; without one it has none. ``deadline_ms``: see ``NamedHold``; None: there is
+    none.
     """
 
     lag_ms: int = 3 * HOUR_MS
@@ -96,7 +97,7 @@ class HoldRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class NamedHold:
     """``objects`` are readable from ``at`` on. They never change; a hold over others takes its name instead.
 
     ``max_lag``: when the least upper of the objects is further than this from ``at``, the hold is overdue. Once it has
@@ -132,7 +133,7 @@ class Hold:
         """It keeps its objects readable: their sinces must not pass ``at``."""
         return self.overdue_since_ms is None
 
-    def moved(self, to: int, now_ms: int) -> "Hold":
+    def moved(self, to: int, now_ms: int) -> "NamedHold":
         """The hold after its user advanced it. Raises HoldOverdue when it had ended."""
         self.check_active()
         return replace(self, at=check_time(to), last_ack_ms=max(now_ms, self.last_ack_ms))
@@ -162,7 +163,7 @@ class Hold:
         idle = self.deadline_ms is not None and now_ms - self.last_ack_ms > self.deadline_ms
         return reduce(Antichain.join if idle else Antichain.meet, open_ones)
 
-    def lagged(self, uppers: Mapping[str, Antichain], now_ms: int) -> "Hold":
+    def lagged(self, uppers: Mapping[str, Antichain], now_ms: int) -> "NamedHold":
         """The hold after the write frontiers of its objects moved, or the clock: the same one unless it is overdue.
 
         ON LAG ADVANCE moves it to write frontier - max_lag, never back; ON LAG ERROR ends it where it is.

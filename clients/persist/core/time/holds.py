@@ -15,7 +15,7 @@ from persist.core.frontier import MINIMUM, Antichain, check_time
 from persist.core.time.clock import HOLD_AHEAD_MS_MAX
 from persist.core.time.collections import TimedObject, timeline_context, timeline_read_in
 from persist.core.time.errors import BelowHold, DependentObjects
-from persist.core.time.hold import Hold, HoldRules, MaxLag, OnLag
+from persist.core.time.hold import HoldRules, MaxLag, NamedHold, OnLag
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import InvalidArgument, NotReadable, ShardClosed, UsageError
 
@@ -41,18 +41,18 @@ class Holds:
 
     objects: Mapping[str, TimedObject]
     implied: Mapping[str, Antichain]
-    by_name: Mapping[str, Hold] = field(default_factory=dict)
+    by_name: Mapping[str, NamedHold] = field(default_factory=dict)
     rules: HoldRules = field(default_factory=HoldRules)
     uppers: Mapping[str, Antichain] = field(default_factory=dict)
 
-    def get(self, name: str) -> Hold:
+    def get(self, name: str) -> NamedHold:
         """The hold of this name. Raises InvalidArgument when there is none."""
         found = self.by_name.get(name)
         if found is None:
             raise InvalidArgument("there is no such hold", hint="create it first", name=name)
         return found
 
-    def on(self, id: str) -> Iterator[Hold]:
+    def on(self, id: str) -> Iterator[NamedHold]:
         """The active holds on an object. One on a table is none on its indexes, nor the reverse."""
         return (hold for hold in self.by_name.values() if hold.is_active and id in hold.objects)
 
@@ -97,7 +97,7 @@ class Holds:
             at = self._least_common(objects)
         self._check_readable(objects, at)
         self._check_near(timeline, objects, at, now_ms)
-        hold = Hold(
+        hold = NamedHold(
             id=id,
             name=name,
             objects=tuple(objects),
@@ -125,9 +125,11 @@ class Holds:
         self._check_near(hold.timeline, hold.objects, to, now_ms)
         return self._with({**self.by_name, name: hold.moved(to, now_ms)})
 
-    def advance_all(self, requests: Iterable[Advance], *, now_ms: int) -> "tuple[Holds, tuple[Hold | UsageError, ...]]":
+    def advance_all(
+        self, requests: Iterable[Advance], *, now_ms: int
+    ) -> "tuple[Holds, tuple[NamedHold | UsageError, ...]]":
         """Every request, in order of arrival, with its own outcome: one that is refused does not fail the others."""
-        holds, outcomes = self, list[Hold | UsageError]()
+        holds, outcomes = self, list[NamedHold | UsageError]()
         for request in requests:
             try:
                 holds = holds.advance(request.name, to=request.to, now_ms=now_ms)
@@ -171,7 +173,7 @@ class Holds:
         )
 
     def lagged(self, uppers: Mapping[str, Antichain], *, now_ms: int) -> "Holds":
-        """The holds after uppers or the clock moved: see ``Hold.lagged``. Equal ones when none is overdue."""
+        """The holds after uppers or the clock moved: see ``NamedHold.lagged``. Equal ones when none is overdue."""
         return self._with({name: hold.lagged(uppers, now_ms) for name, hold in self.by_name.items()})
 
     def check_as_of(self, id: str, as_of: int, physical_since: Antichain | None = None) -> None:
@@ -199,7 +201,7 @@ class Holds:
                 hold.check_active()
         raise NotReadable("this time is no longer readable", hint="read from since on", **values)
 
-    def _with(self, by_name: Mapping[str, Hold]) -> "Holds":
+    def _with(self, by_name: Mapping[str, NamedHold]) -> "Holds":
         return replace(self, by_name=by_name)
 
     def _called(self, id: str) -> str:

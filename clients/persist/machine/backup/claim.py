@@ -28,7 +28,7 @@ CLAIM: Final = "restoring"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class RestoreClaim:
     """One restore. ``run``: its id; ``host``, ``pid``: for people; ``held``: it has not ended.
 
     ``seed``, ``seed_host``, ``seed_ms`` are the first's: what its beginnings are derived from.
@@ -57,7 +57,7 @@ class Claim:
         return LocationId.of(digest(b"location", self.seed.encode()))
 
     @classmethod
-    def decode(cls, data: bytes) -> "Claim":
+    def decode(cls, data: bytes) -> "RestoreClaim":
         """What ``encode`` wrote. Raises VersionMismatch."""
         found = json.loads(data)
         if found.pop("format") != FORMAT:
@@ -65,7 +65,7 @@ class Claim:
         return cls(**found)
 
 
-class Claims:
+class RestoreClaims:
     """The claim on one Consensus by one run."""
 
     def __init__(self, to: Store, consensus: Consensus, manifest: Manifest) -> None:
@@ -78,15 +78,15 @@ class Claims:
         """Refuse as ``take`` does, and write nothing."""
         there = await self._head()
         if there is not None:
-            self._check_free(Claim.decode(there.data), resume=resume)
+            self._check_free(RestoreClaim.decode(there.data), resume=resume)
 
-    async def take(self, *, resume: bool) -> Claim:
+    async def take(self, *, resume: bool) -> RestoreClaim:
         """Claim the location. ``resume``: take over from a restore of the same backup that has not ended.
 
         Raises InvalidArgument (another restore was begun here, and has not ended), VersionMismatch, LocationError.
         """
         runtime = self._to.runtime
-        mine = Claim(
+        mine = RestoreClaim(
             backup=self._backup,
             run=self._run,
             host=runtime.hostname,
@@ -97,7 +97,7 @@ class Claims:
             seed_ms=runtime.now_ms() + 1,
         )
 
-        def following(there: Claim | None) -> Claim:
+        def following(there: RestoreClaim | None) -> RestoreClaim:
             if there is None:
                 return mine
             self._check_free(there, resume=resume)
@@ -113,7 +113,7 @@ class Claims:
     async def check(self) -> None:
         """Check that no other restore took over. Raises InvalidArgument."""
         there = await self._head()
-        if there is None or Claim.decode(there.data).run != self._run:
+        if there is None or RestoreClaim.decode(there.data).run != self._run:
             raise InvalidArgument("another restore took this one over", hint="leave it to that one")
 
     async def let_go(self, *, done: bool) -> None:
@@ -123,25 +123,25 @@ class Claims:
         """
         after = self._to.runtime.random_bytes(16).hex()
 
-        def ended(there: Claim | None) -> Claim | None:
+        def ended(there: RestoreClaim | None) -> RestoreClaim | None:
             if there is None or there.run != self._run:
                 return None
             return replace(there, held=False, seed=after if done else there.seed)
 
         await self._put(ended)
 
-    def _check_free(self, there: Claim, *, resume: bool) -> None:
+    def _check_free(self, there: RestoreClaim, *, resume: bool) -> None:
         if there.held and there.run != self._run and not (resume and there.backup == self._backup):
             raise _taken(there)
 
-    async def _put(self, following: Callable[[Claim | None], Claim | None]) -> Claim | None:
+    async def _put(self, following: Callable[[RestoreClaim | None], RestoreClaim | None]) -> RestoreClaim | None:
         """Replace the claim by its successor; does nothing for None, or when that is there already."""
         settings, runtime = self._to.settings, self._to.runtime
         deadline = Deadline(runtime, settings.timeout_ms / 1000)
         backoff = Backoff(runtime, settings, deadline)
         while True:
             entry = await self._head()
-            there = None if entry is None else Claim.decode(entry.data)
+            there = None if entry is None else RestoreClaim.decode(entry.data)
             wanted = following(there)
             if wanted is None or wanted == there:
                 return wanted
@@ -166,7 +166,7 @@ class Claims:
         return await attempts.read(deadline, call, limit_ms=settings.store_timeout_ms)
 
 
-def _taken(there: Claim) -> InvalidArgument:
+def _taken(there: RestoreClaim) -> InvalidArgument:
     return InvalidArgument(
         "another restore into this location was begun and has not ended",
         hint="let it end; if it was killed, go on with it by --resume and its --backup, or restore into new stores",

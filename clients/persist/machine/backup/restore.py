@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from persist.core.ids import LOCATION_KEY, ShardId, identity_key
 from persist.errors import InvalidArgument, PersistError
 from persist.machine.backup.beginning import Beginnings
-from persist.machine.backup.claim import CLAIM, Claim, Claims
+from persist.machine.backup.claim import CLAIM, RestoreClaim, RestoreClaims
 from persist.machine.backup.copying import COPIES_AT_ONCE, Copied, Copier, Report, Store, together
 from persist.machine.backup.manifest import Manifest, ShardBackup, digest
 from persist.machine.backup.verify import read_state
@@ -52,8 +52,8 @@ class Restorer:
         self._beginnings = Beginnings(to, consensus)
         self._gate = Gate(consensus, settings=to.settings, runtime=to.runtime)
         self._identity = Identity(to.blob, consensus, self._gate, settings=to.settings, runtime=to.runtime)
-        self._claims = Claims(to, consensus, manifest)
-        self._claim: Claim | None = None
+        self._claims = RestoreClaims(to, consensus, manifest)
+        self._claim: RestoreClaim | None = None
         self._report = report
         self._parts_at_once = asyncio.Semaphore(COPIES_AT_ONCE)
         self._copied = Copied()

@@ -16,7 +16,7 @@ from persist.wire.shard.state import decode_rollup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class BackupDamage:
     """Something of a backup that cannot be restored: the blob, or the shard, and why."""
 
     shard: str
@@ -30,16 +30,16 @@ async def read_state(store: Store, entry: ShardBackup) -> State:
     return decode_rollup(data, ShardId.parse(entry.shard), entry.seqno)
 
 
-async def verify(store: Store, manifest: Manifest, *, report: Report = lambda blobs: None) -> list[Damage]:
+async def verify(store: Store, manifest: Manifest, *, report: Report = lambda blobs: None) -> list[BackupDamage]:
     """All damage to a backup; empty when it can be restored. Holds four parts in memory. Raises LocationError."""
-    damages: list[Damage] = []
+    damages: list[BackupDamage] = []
     room = asyncio.Semaphore(COPIES_AT_ONCE)
     for entry in manifest.shards:
         try:
             state = await read_state(store, entry)
             check_state(state)
         except (CorruptData, VersionMismatch) as error:
-            damages.append(Damage(shard=entry.shard, where=entry.state, what=describe(error)))
+            damages.append(BackupDamage(shard=entry.shard, where=entry.state, what=describe(error)))
             continue
         damages += await _verify_parts(store, entry, state, room, report)
         report(1)
@@ -48,16 +48,16 @@ async def verify(store: Store, manifest: Manifest, *, report: Report = lambda bl
 
 async def _verify_parts(
     store: Store, entry: ShardBackup, state: State, room: asyncio.Semaphore, report: Report
-) -> list[Damage]:
+) -> list[BackupDamage]:
     schemas = schemas_of(state.schemas)
-    damages: list[Damage] = []
+    damages: list[BackupDamage] = []
     for batch in state.trace.batches:
         try:
             for run in batch.runs:
                 verify_inline_run(run, schemas)
         except PartFlaw as flaw:
             where = f"batch {batch.desc.lower} to {batch.desc.upper}"
-            damages.append(Damage(shard=entry.shard, where=where, what=f"an inline part is damaged: {flaw}"))
+            damages.append(BackupDamage(shard=entry.shard, where=where, what=f"an inline part is damaged: {flaw}"))
 
     async def one(part: Part) -> None:
         key = part.key or ""
@@ -67,7 +67,7 @@ async def _verify_parts(
                 raise PartFlaw("it is missing")
             await store.runtime.offload(verify_blob, part, data, schemas[part.schema_id])
         except PartFlaw as flaw:
-            damages.append(Damage(shard=entry.shard, where=key, what=str(flaw)))
+            damages.append(BackupDamage(shard=entry.shard, where=key, what=str(flaw)))
         report(1)
 
     await together(parts_of(state), one, room)

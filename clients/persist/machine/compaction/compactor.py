@@ -26,7 +26,7 @@ from persist.core.shard.commands import (
 )
 from persist.core.shard.compaction import MERGED_BYTES_MAX
 from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageError
-from persist.machine.compaction.damage import Damage, damaged, is_of_data
+from persist.machine.compaction.damage import Unmergeable, damaged, is_of_data
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging
 from persist.machine.parts.place import Place
@@ -97,7 +97,7 @@ class Compactor:
         self._budget = Budget.of(place.settings) if budget is None else budget
         self._described_max = described_max
         self._counts = counts
-        self._damage = Damage(place.runtime)
+        self._damage = Unmergeable(place.runtime)
         self._tasks = Tasks()
         self._fence_ms = 0
 

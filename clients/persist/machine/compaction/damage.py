@@ -19,17 +19,17 @@ BATCHES_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _BatchAside:
     until: float
     seconds: float
 
 
-class Damage:
+class Unmergeable:
     """Batches that could not be merged, and until when this process does not try again."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._aside: OrderedDict[bytes, _Aside] = OrderedDict()
+        self._aside: OrderedDict[bytes, _BatchAside] = OrderedDict()
 
     def note(self, batches: Iterable[HollowBatch]) -> None:
         """Leave these batches alone from now on, for longer than the last time."""
@@ -38,7 +38,7 @@ class Damage:
             print_ = fingerprint(batch)
             before = self._aside.pop(print_, None)
             seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
-            self._aside[print_] = _Aside(now + seconds, seconds)
+            self._aside[print_] = _BatchAside(now + seconds, seconds)
             if len(self._aside) > BATCHES_MAX:
                 self._aside.popitem(last=False)
 

@@ -45,7 +45,7 @@ _log = logging.getLogger("persist.compaction")
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _ShardAside:
     """A shard that failed and is left alone for ``seconds``; after another failure for longer."""
 
     until: float
@@ -66,7 +66,7 @@ class CompactionScheduler:
         self._remembered: deque[str] = deque()
         self._due: OrderedDict[ShardId, None] = OrderedDict()
         self._running: dict[Job, None] = {}
-        self._aside: OrderedDict[ShardId, _Aside] = OrderedDict()
+        self._aside: OrderedDict[ShardId, _ShardAside] = OrderedDict()
         self._rest_seconds = 0.0
         self._rest_until = 0.0
         self._turn_ms = float(_RETRY_MS_MIN)
@@ -249,7 +249,7 @@ class CompactionScheduler:
         rest = max(seconds, at_least)
         # Something is due there as far as is known, and it may not be offered again.
         again = asyncio.get_running_loop().call_later(rest + 0.001, self.offer, shard)
-        self._aside[shard] = _Aside(self._runtime.monotonic() + rest, seconds, again)
+        self._aside[shard] = _ShardAside(self._runtime.monotonic() + rest, seconds, again)
         # The release of its claim may have been a hint.
         self._no_longer_due(shard)
         if len(self._aside) > DUE_MAX:

@@ -27,7 +27,7 @@ _AGELESS: Final = "its writer's id does not contain its age"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BlobKey:
     """What a blob's key says: its shard, and who wrote the part or which seqno the rollup is of."""
 
     shard: ShardId
@@ -35,12 +35,12 @@ class Place:
     seqno: int | None = None
 
 
-def place_of(key: str) -> Place:
+def place_of(key: str) -> BlobKey:
     """What a key says. Raises InvalidId for one that persist did not make."""
     shard, folder, name = check_blob_key(key).split("/")
     if folder == "rollup":
-        return Place(shard=ShardId.parse(shard), seqno=int(name.partition("-")[0]))
-    return Place(shard=ShardId.parse(shard), writer_id=WriterId.of(bytes.fromhex(folder.partition("-")[2])))
+        return BlobKey(shard=ShardId.parse(shard), seqno=int(name.partition("-")[0]))
+    return BlobKey(shard=ShardId.parse(shard), writer_id=WriterId.of(bytes.fromhex(folder.partition("-")[2])))
 
 
 class Verdict(enum.Enum):

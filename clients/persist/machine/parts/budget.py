@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PassBytes:
     """What one pass holds of and for its runs, in bytes.
 
     ``fetch_bytes``: fetched and not decoded yet. ``range_bytes``: neighbouring blocks fetched together.
@@ -89,7 +89,7 @@ class Budget:
         # So many that the passes after this one are full.
         return tuple(runs[: (len(runs) - 2) % (taken - 1) + 2])
 
-    def plan(self, reading: Reading, *, last: bool = True) -> Plan:
+    def plan(self, reading: Reading, *, last: bool = True) -> PassBytes:
         """What to hold in a pass that merges all runs of this read.
 
         Unless it is the ``last``, its row groups are small: of such, many can be read at a time.
@@ -100,7 +100,7 @@ class Budget:
         buffered = min(_BUFFERED_BYTES_MAX, rest * 7 // 100)
         fetch = min(self.fetch_bytes_max, (rest - group - _ROWS * buffered) // _FETCHED)
         rows = max(1, buffered // runs // need.row)
-        return Plan(
+        return PassBytes(
             sizes=MergeSizes(
                 rows=rows,
                 run_bytes=buffered // runs,

@@ -19,7 +19,7 @@ from persist.core.shard.commands import ApplyMerge, Command
 from persist.errors import Determinate, Indeterminate, PersistError
 from persist.machine.garbage.inventory import Inventory
 from persist.machine.local_shards import LocalShards
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo, Shards
+from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
 from persist.machine.versions import Versions
 from persist.settings import Settings
 from persist.storage.blob.memory import MemoryValues
@@ -151,7 +151,7 @@ class SimulatedShards:
 
     async def snapshot(
         self, shard: ShardId, as_of: Antichain, *, reader_id: ReaderId | None = None, timeout: float
-    ) -> Plan | NotYet:
+    ) -> SnapshotPlan | NotYet:
         """Linearizable, which is checked."""
         floor = self._world.floors.get(shard)
         plan = await self._call(

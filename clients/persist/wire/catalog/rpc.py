@@ -34,7 +34,7 @@ Changes = Sequence[tuple[Row, int]]
 M = TypeVar("M")
 
 
-class Session(NamedTuple):
+class WriteSession(NamedTuple):
     """What a client writes with."""
 
     session_id: str
@@ -220,16 +220,16 @@ def leads(status: pb.GetStatusResponse) -> bool:
     return bool(status.role == pb.CATALOG_ROLE_LEADER) and optional_token(status, "own") is not None
 
 
-def session_message(session: Session) -> pb.CatalogSession:
+def session_message(session: WriteSession) -> pb.CatalogSession:
     """The message of a session."""
     return pb.CatalogSession(session_id=session.session_id, token=token_message(session.token))
 
 
-def session_of(message: AnyMessage) -> Session:
+def session_of(message: AnyMessage) -> WriteSession:
     """The session of a message. Raises InvalidArgument when it is not set."""
     if not message.HasField("session") or not message.session.session_id or not message.session.HasField("token"):
         raise InvalidArgument("a session must be set", hint="OpenSession gives one")
-    return Session(message.session.session_id, token_of(message.session.token))
+    return WriteSession(message.session.session_id, token_of(message.session.token))
 
 
 def request_id_in(request: AnyMessage) -> bytes:

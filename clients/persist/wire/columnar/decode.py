@@ -65,7 +65,7 @@ def part_batches(
         tables = iter((decode_inline(part, schema_of_part, decoded_bytes_max=decoded_bytes_max),))
     else:
         check_format(part)
-        tables = _File(part, read, schema_of_part, decoded_bytes_max).tables(wanted, limits, batch_rows)
+        tables = _PartReader(part, read, schema_of_part, decoded_bytes_max).tables(wanted, limits, batch_rows)
     for table in tables:
         piece, goes_on = _inside(table, schema_of_part, limits)
         if piece.num_rows:
@@ -84,7 +84,7 @@ def only_adds(part: Part, read: Read, schema_of_part: Schema, *, decoded_bytes_m
         return True
     if part.inline is None:
         check_format(part)
-        return _File(part, read, schema_of_part, decoded_bytes_max).only_adds()
+        return _PartReader(part, read, schema_of_part, decoded_bytes_max).only_adds()
     diffs = decode_inline(part, schema_of_part, decoded_bytes_max=decoded_bytes_max).column(DIFF.name)
     return int(diffs.to_numpy().min()) > 0
 
@@ -114,7 +114,7 @@ def _inside(table: pa.Table, schema: Schema, limits: KeyRange) -> tuple[pa.Table
     return table.slice(start, stop - start), goes_on
 
 
-class _File:
+class _PartReader:
     """A part in Blob, opened by its footer."""
 
     def __init__(self, part: Part, read: Read, schema: Schema, decoded_bytes_max: int) -> None:

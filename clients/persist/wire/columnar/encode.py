@@ -72,13 +72,13 @@ def encode_parts(
     Raises InvalidArgument (a sum of diffs leaves i64; a value Parquet cannot hold), RequestTooLarge (a row beyond
     ``GROUP_BYTES_MAX``), CorruptData (rows out of order).
     """
-    file: _File | None = None
+    file: _PartWriter | None = None
     for group in _groups(tables, schema, max(1, row_group_rows), row_group_bytes):
         if file is not None and file.is_full(part_bytes_max):
             yield file.finish()
             file = None
         if file is None:
-            file = _File(schema, schema_id, group)
+            file = _PartWriter(schema, schema_id, group)
         file.add(group)
     if file is not None:
         yield file.finish()
@@ -136,7 +136,7 @@ def _key_change(table: pa.Table, schema: Schema, limit: int) -> tuple[int, bool]
     return limit, True
 
 
-class _File:
+class _PartWriter:
     """One part file being written."""
 
     def __init__(self, schema: Schema, schema_id: int, sample: _Group) -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from persist.core.ids import SessionId
 from persist.core.shard.diff import SessionChange
-from persist.core.shard.state import CallOutcome, Session, Verdict
+from persist.core.shard.state import CallOutcome, CallSession, Verdict
 from persist.errors import check
 from persist.v1 import state_pb2 as pb
 from persist.wire.shard.batch import required_antichain
 from persist.wire.shard.holders import id_to_bytes
 
 
-def session_to_proto(session_id: str, session: Session) -> pb.StateSession:
+def session_to_proto(session_id: str, session: CallSession) -> pb.StateSession:
     """The message of a session and of all that is remembered of it."""
     message = _bare_to_proto(session)
     message.session_id = id_to_bytes(session_id)
@@ -19,7 +19,7 @@ def session_to_proto(session_id: str, session: Session) -> pb.StateSession:
     return message
 
 
-def session_from_proto(message: pb.StateSession) -> tuple[str, Session]:
+def session_from_proto(message: pb.StateSession) -> tuple[str, CallSession]:
     """Id and session of a message."""
     outcomes = tuple([_outcome_from_proto(each) for each in message.outcomes])
     return SessionId.of(message.session_id), replace(_bare_from_proto(message), outcomes=outcomes)
@@ -47,14 +47,14 @@ def change_from_proto(message: pb.StateSessionChange) -> tuple[str, SessionChang
     )
 
 
-def _bare_to_proto(session: Session) -> pb.StateSession:
+def _bare_to_proto(session: CallSession) -> pb.StateSession:
     return pb.StateSession(
         first=session.first, seqno=session.seqno, heartbeat_ms=session.heartbeat_ms, lease_ms=session.lease_ms
     )
 
 
-def _bare_from_proto(message: pb.StateSession) -> Session:
-    return Session(
+def _bare_from_proto(message: pb.StateSession) -> CallSession:
+    return CallSession(
         first=message.first, seqno=message.seqno, heartbeat_ms=message.heartbeat_ms, lease_ms=message.lease_ms
     )
 

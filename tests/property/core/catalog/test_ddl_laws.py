@@ -48,7 +48,7 @@ from persist.core.catalog.kinds import (
     UNFINALIZED_SHARD,
 )
 from persist.core.catalog.objects import CursorKey, HoldKey, ItemKey, SchemaKey, StorageCollectionMetadataKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import AuditEventType, Id, ObjectType, Retain, Space
 from persist.core.ids import ShardId
 from persist.core.time.collections import timeline_context
@@ -121,7 +121,7 @@ class Catalogs(RuleBasedStateMachine):
         one = statements_over(world)
         statements = [data.draw(one) for _ in range(count)]
         before, events = world.everything(), len(world.events)
-        tx = Transaction(world.snapshot)
+        tx = CatalogTransaction(world.snapshot)
         try:
             frontiers = world.frontiers(*statements, session=session)
             effects, executed = plan(tx, statements, session, frontiers, world.now_ms)

@@ -8,12 +8,12 @@ from simulation.budget import examples
 
 from persist.core.catalog.errors import Fenced, FencedByGeneration
 from persist.core.catalog.kinds import FENCE_TOKEN, SETTING
-from persist.core.catalog.leadership.fencing import KEY, Claim, open_step
+from persist.core.catalog.leadership.fencing import KEY, FenceClaim, open_step
 from persist.core.catalog.leadership.follow import follow
 from persist.core.catalog.objects import FenceToken, Setting, SettingKey
 from persist.core.catalog.rows import RowUpdate
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.wire.catalog.rows import CODEC
 
 
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(self, shard: Shard, generation: int) -> None:
         self.shard = shard
-        self.claim = Claim(generation)
+        self.claim = FenceClaim(generation)
         self.state = Snapshot()
         self.upper = 0
         self.fenced: Fenced | None = None
@@ -62,9 +62,9 @@ class Process:
                 return None
             if not self.shard.compare_and_append(self.upper, step.rows(CODEC)):
                 return None
-            self.claim = Claim(self.claim.generation, step.token)
+            self.claim = FenceClaim(self.claim.generation, step.token)
             return step.token
-        tx = Transaction(self.state)
+        tx = CatalogTransaction(self.state)
         tx.set(SETTING, SettingKey("leader"), Setting(f"{self.claim.token} {self.shard.upper}"))
         return (
             self.claim.token if self.shard.compare_and_append(self.upper, tx.batch().rows(CODEC, self.upper)) else None

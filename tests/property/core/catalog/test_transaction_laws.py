@@ -12,7 +12,7 @@ from persist.core.catalog.kinds import DATABASE, ITEM, SCHEMA
 from persist.core.catalog.objects import CatalogSchema, Database, DatabaseKey, Item, ItemKey, SchemaKey
 from persist.core.catalog.rows import RowUpdate, by_time
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import ROW_TYPED, Id, ObjectType, RoleRef, Space
 from persist.wire.catalog.rows import CODEC
 
@@ -156,7 +156,7 @@ def held(snapshot):
 def begin(operations):
     """A catalog that these operations made."""
     snapshot = Snapshot()
-    tx = Transaction(snapshot)
+    tx = CatalogTransaction(snapshot)
     for operation in operations:
         outcome(run, tx, operation)
     snapshot.apply(CODEC, tx.batch().rows(CODEC, 0))
@@ -170,7 +170,7 @@ SCRIPTS = st.lists(OPERATIONS, max_size=12)
 @given(SCRIPTS, SCRIPTS)
 def test_transaction_does_what_the_model_does(first, second):
     snapshot = begin(first)
-    model, tx = Model(held(snapshot)), Transaction(snapshot)
+    model, tx = Model(held(snapshot)), CatalogTransaction(snapshot)
     before = held(snapshot)
     for operation in second:
         assert outcome(run, tx, operation) == outcome(model.run, operation), operation
@@ -187,7 +187,7 @@ def test_transaction_does_what_the_model_does(first, second):
 @given(SCRIPTS, SCRIPTS, SCRIPTS)
 def test_transaction_that_is_not_out_of_sync_might_as_well_have_run_afterwards(first, mine, theirs):
     snapshot = begin(first)
-    tx, other = Transaction(snapshot), Transaction(snapshot)
+    tx, other = CatalogTransaction(snapshot), CatalogTransaction(snapshot)
     answers = [outcome(run, tx, operation) for operation in mine]
     for operation in theirs:
         outcome(run, other, operation)
@@ -207,7 +207,7 @@ def test_transaction_that_is_not_out_of_sync_might_as_well_have_run_afterwards(f
 @given(SCRIPTS, SCRIPTS)
 def test_writers_of_one_key_always_overlap(mine, theirs):
     snapshot = Snapshot()
-    one, other = Transaction(snapshot), Transaction(snapshot)
+    one, other = CatalogTransaction(snapshot), CatalogTransaction(snapshot)
     for tx, script in ((one, mine), (other, theirs)):
         for operation in script:
             outcome(run, tx, operation)
@@ -221,7 +221,7 @@ def test_writers_of_one_key_always_overlap(mine, theirs):
 def test_snapshot_of_all_updates_is_the_snapshot_that_followed_them(scripts):
     live, updates = Snapshot(), []
     for ts, script in enumerate(scripts):
-        tx = Transaction(live)
+        tx = CatalogTransaction(live)
         for operation in script:
             outcome(run, tx, operation)
         rows = tx.batch().rows(CODEC, ts)

@@ -16,7 +16,7 @@ from persist.core.time.collections import (
     timeline_context,
 )
 from persist.core.time.errors import MultipleTimelines
-from persist.core.time.hold import Hold, HoldRules, OnLag
+from persist.core.time.hold import HoldRules, NamedHold, OnLag
 from persist.core.time.holds import Advance, Holds
 from persist.core.time.read_time import AsOf, Input, Isolation, Query, choose
 from persist.core.time.timeline import EPOCH_MILLISECONDS, UserTimeline
@@ -101,7 +101,7 @@ def test_a_since_passes_no_hold_and_a_hold_moves_only_when_told_or_overdue(steps
             assert step[0] not in ("create", "rename") or before.since_of(id) == holds.since_of(id)
 
 
-def assert_lagged(before: Hold, after: Hold, uppers: dict, now_ms: int) -> None:
+def assert_lagged(before: NamedHold, after: NamedHold, uppers: dict, now_ms: int) -> None:
     assert after.at >= before.at
     assert after.lagged(uppers, now_ms) == after
     frontier = before.write_frontier(uppers, now_ms).time
@@ -126,7 +126,7 @@ def assert_lagged(before: Hold, after: Hold, uppers: dict, now_ms: int) -> None:
     st.none() | st.integers(0, 10),
 )
 def test_auto_advance_is_monotone(objects, moves, max_lag, deadline_ms):
-    hold = Hold(
+    hold = NamedHold(
         id="u1", name="h", objects=tuple(objects), timeline=COUNTED, at=0, max_lag=max_lag, deadline_ms=deadline_ms
     )
     uppers = dict.fromkeys(IDS, 0)

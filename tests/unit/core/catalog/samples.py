@@ -7,7 +7,7 @@ from persist.core.catalog.kinds import AnyKind
 from persist.core.catalog.objects import CatalogSchema, Cluster, Database, FenceToken, Item
 from persist.core.catalog.rows import RowUpdate
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 from persist.wire.catalog.rows import CODEC
 
@@ -52,11 +52,11 @@ def snapshot(*objects: tuple[AnyKind, Any, Any]) -> Snapshot:
     return Snapshot.of(CODEC, updates(*objects))
 
 
-def commit(transaction: Transaction, onto: Snapshot, ts: int = 1) -> None:
+def commit(transaction: CatalogTransaction, onto: Snapshot, ts: int = 1) -> None:
     onto.apply(CODEC, transaction.batch().rows(CODEC, ts))
 
 
-def changes(transaction: Transaction) -> list[tuple[Any, Any, Any]]:
+def changes(transaction: CatalogTransaction) -> list[tuple[Any, Any, Any]]:
     return [(change.key, change.before, change.after) for change in transaction.batch().changes]
 
 

@@ -23,7 +23,7 @@ from persist.core.catalog.objects import (
 )
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import LOG_CHANGES, Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import AuditEventType, AuditNamedV1, ObjectType, Unit
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
@@ -38,8 +38,8 @@ def state() -> Snapshot:
     return snapshot((DATABASE, ONE, database("a")), (DATABASE, TWO, database("b")))
 
 
-def begun(state: Snapshot, *steps) -> Transaction:
-    tx = Transaction(state)
+def begun(state: Snapshot, *steps) -> CatalogTransaction:
+    tx = CatalogTransaction(state)
     for step in steps:
         step(tx)
     return tx
@@ -168,7 +168,7 @@ def test_allocator_alone_invalidates_a_plan(state):
 def test_out_of_sync_when_too_much_was_committed_to_tell(state):
     tx = begun(state, put(ONE, "x"))
     for number in range(LOG_CHANGES // 1000 + 1):
-        other = Transaction(state)
+        other = CatalogTransaction(state)
         for n in range(1000):
             other.insert(STORAGE_USAGE, StorageUsageKey(number * 1000 + n, None, 2, 3), Unit())
         commit(other, state)
@@ -177,7 +177,7 @@ def test_out_of_sync_when_too_much_was_committed_to_tell(state):
 
 
 def test_same_token_committed_meanwhile_is_out_of_sync_and_found(state):
-    first, second = (Transaction(state, token=MINE) for _ in range(2))
+    first, second = (CatalogTransaction(state, token=MINE) for _ in range(2))
     for tx, key in ((first, ONE), (second, TWO)):
         tx.set(DATABASE, key, None)
     assert committed_at(state, first, CODEC) is None
@@ -185,7 +185,7 @@ def test_same_token_committed_meanwhile_is_out_of_sync_and_found(state):
     with pytest.raises(OutOfSync):
         second.batch()
     assert committed_at(state, first, CODEC) == 7
-    assert committed_at(state, Transaction(state), CODEC) is None
+    assert committed_at(state, CatalogTransaction(state), CODEC) is None
 
 
 # ---- when and whether ------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_commit_ts_is_the_later_of_requested_and_upper(state, requested, upper, 
 
 
 def test_read_only_takes_an_empty_batch_and_refuses_any_other(state):
-    assert commit_ts(Mode.READ_ONLY, Transaction(state).batch(), state, 1, 2) == 2
+    assert commit_ts(Mode.READ_ONLY, CatalogTransaction(state).batch(), state, 1, 2) == 2
     with pytest.raises(NotWritable):
         commit_ts(Mode.READ_ONLY, begun(state, put(ONE, "x")).batch(), state, 1, 2)
 

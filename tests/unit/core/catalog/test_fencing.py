@@ -9,7 +9,7 @@ from persist.core.catalog.leadership.fencing import (
     FIRST_GENERATION_MAX,
     GENERATION_JUMP_MAX,
     KEY,
-    Claim,
+    FenceClaim,
     most_informative,
     open_step,
 )
@@ -93,15 +93,15 @@ def test_open_goes_on_after_any_number_of_mismatches():
 @pytest.mark.parametrize(
     ("claim", "seen", "refusal"),
     [
-        (Claim(1), token(1, 99), None),
-        (Claim(1), token(2, 1), FencedByGeneration),
-        (Claim(2), token(1, 99), None),
-        (Claim(None), token(99, 99), None),
-        (Claim(1, token(1, 5)), token(1, 5), None),
-        (Claim(1, token(1, 5)), token(1, 6), FencedByEpoch),
-        (Claim(1, token(1, 5)), token(2, 6), FencedByGeneration),
-        (Claim(1, token(1, 5)), token(1, 4), None),
-        (Claim(2, token(2, 5)), token(1, 900), None),
+        (FenceClaim(1), token(1, 99), None),
+        (FenceClaim(1), token(2, 1), FencedByGeneration),
+        (FenceClaim(2), token(1, 99), None),
+        (FenceClaim(None), token(99, 99), None),
+        (FenceClaim(1, token(1, 5)), token(1, 5), None),
+        (FenceClaim(1, token(1, 5)), token(1, 6), FencedByEpoch),
+        (FenceClaim(1, token(1, 5)), token(2, 6), FencedByGeneration),
+        (FenceClaim(1, token(1, 5)), token(1, 4), None),
+        (FenceClaim(2, token(2, 5)), token(1, 900), None),
     ],
     ids=[
         "unopened, by a higher epoch: no",
@@ -122,8 +122,8 @@ def test_claim_is_fenced(claim, seen, refusal):
 
 def test_most_informative_refusal_is_generation_then_epoch_then_migration():
     by_migration = fenced_by_migration(3, 5)
-    by_epoch = Claim(1, token(1, 5)).fenced_by(token(1, 6))
-    by_generation = Claim(1, token(1, 5)).fenced_by(token(2, 7))
+    by_epoch = FenceClaim(1, token(1, 5)).fenced_by(token(1, 6))
+    by_generation = FenceClaim(1, token(1, 5)).fenced_by(token(2, 7))
     assert type(most_informative([by_migration])) is FencedByMigration
     assert type(most_informative([by_epoch, by_migration])) is FencedByEpoch
     assert type(most_informative([by_epoch, by_generation, by_migration])) is FencedByGeneration
@@ -133,7 +133,7 @@ def test_most_informative_refusal_is_generation_then_epoch_then_migration():
 
 # ---- following -------------------------------------------------------------------------------------------------------
 
-OURS = Claim(1, token(1, 2))
+OURS = FenceClaim(1, token(1, 2))
 
 
 def test_fence_is_seen_before_rows_of_a_newer_format_are_decoded():

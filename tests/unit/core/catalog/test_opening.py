@@ -8,7 +8,7 @@ from persist.core.catalog.errors import IdExhaustion, IncompatibleContentVersion
 from persist.core.catalog.open_rules import Mode, check_content_version, check_open, initial_rows, is_initialized
 from persist.core.catalog.rows import RowUpdate, contents
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import U64_MAX, Id, Space
 from persist.errors import InvalidArgument, InvalidId
 from persist.wire.catalog.migrations import MIGRATIONS
@@ -28,7 +28,7 @@ def test_catalog_is_initialized_with_an_upper_and_a_version(upper, rows, initial
 
 def test_initial_catalog_is_current_and_starts_every_allocator():
     assert MIGRATIONS.version(contents(INITIAL)) == MIGRATIONS.current
-    tx = Transaction(Snapshot.of(CODEC, INITIAL), bootstrap=True)
+    tx = CatalogTransaction(Snapshot.of(CODEC, INITIAL), bootstrap=True)
     firsts = {name: tx.allocate_oids()[0] if name == "oid" else tx.allocate(name)[0] for name in FIRST_IDS}
     assert firsts == FIRST_IDS
     assert (firsts["database"], firsts["schema"], firsts["user_compute"], firsts["replica"]) == (2, 7, 2, 2)

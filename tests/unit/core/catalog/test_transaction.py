@@ -53,7 +53,7 @@ from persist.core.catalog.objects import (
     StorageUsageKey,
 )
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import U64_MAX, ManagedLocation, ObjectType, RoleRef, Space, Unit
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
@@ -73,7 +73,7 @@ def state() -> Snapshot:
 
 
 def test_transaction_reads_its_own_writes(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.insert(DATABASE, THREE, database("c"))
     tx.set(DATABASE, ONE, None)
     tx.set(DATABASE, TWO, database("z"))
@@ -84,7 +84,7 @@ def test_transaction_reads_its_own_writes(state):
 
 
 def test_insert_over_a_key_is_refused(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     with pytest.raises(DuplicateKey):
         tx.insert(DATABASE, ONE, database("new"))
     tx.insert(DATABASE, THREE, database("c"))
@@ -94,38 +94,38 @@ def test_insert_over_a_key_is_refused(state):
 
 def test_insert_of_a_taken_name_is_refused_naming_who_has_it(state):
     with pytest.raises(UniquenessViolation) as told:
-        Transaction(state).insert(DATABASE, THREE, database("a"))
+        CatalogTransaction(state).insert(DATABASE, THREE, database("a"))
     assert told.value.details["clashing_key"] == str(ONE)
     assert told.value.details["kind"] == "database"
 
 
 def test_set_returns_the_previous_value(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     assert tx.set(DATABASE, ONE, database("x")) == database("a")
     assert tx.set(DATABASE, ONE, None) == database("x")
     assert tx.set(DATABASE, ONE, database("y")) is None
 
 
 def test_update_changes_what_it_returns_a_value_for_and_counts(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     assert tx.update(DATABASE, lambda key, it: replace(it, name="z") if key == ONE else None) == 1
     assert tx.objects(DATABASE) == {ONE: database("z"), TWO: database("b")}
 
 
 def test_delete_returns_what_is_gone(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     assert tx.delete(DATABASE, lambda key, _: key == ONE) == [(ONE, database("a"))]
     assert tx.objects(DATABASE) == {TWO: database("b")}
 
 
 def test_update_may_let_names_change_hands(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.update(DATABASE, lambda _, it: replace(it, name={"a": "b", "b": "a"}[it.name]))
     assert (tx.find(DATABASE, ("a",)), tx.find(DATABASE, ("b",))) == (TWO, ONE)
 
 
 def test_delete_then_insert_of_the_same_unique_name_is_legal(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, ONE, None)
     tx.insert(DATABASE, THREE, database("a"))
     assert changes(tx) == [(ONE, database("a"), None), (THREE, None, database("a"))]
@@ -163,7 +163,7 @@ def _raise(*_):
     ],
 )
 def test_failed_operation_changes_nothing_and_the_transaction_goes_on(state, operation, refusal):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, ONE, database("x"))
     tx.insert(STORAGE_USAGE, USAGE, Unit())
     before = tx.batch()
@@ -215,7 +215,7 @@ CLASHES = {
 @pytest.mark.parametrize("case", CLASHES.values(), ids=CLASHES)
 def test_uniqueness_of(case):
     kind, one, two, value, clashing, free = case
-    tx = Transaction(snapshot((kind, one, value)))
+    tx = CatalogTransaction(snapshot((kind, one, value)))
     with pytest.raises(UniquenessViolation):
         tx.insert(kind, two, clashing)
     tx.insert(kind, two, free)
@@ -245,7 +245,7 @@ MAKES_ROW_TYPE = NOT_TYPES[:5]
 def test_a_type_and_a_non_type_clash_only_if_that_makes_a_row_type(kind, type_first):
     pair = [item("n", ObjectType.TYPE), item("n", kind)]
     first, second = pair if type_first else reversed(pair)
-    tx = Transaction(snapshot((ITEM, I1, first)))
+    tx = CatalogTransaction(snapshot((ITEM, I1, first)))
     if kind in MAKES_ROW_TYPE:
         with pytest.raises(UniquenessViolation):
             tx.insert(ITEM, I2, second)
@@ -256,11 +256,11 @@ def test_a_type_and_a_non_type_clash_only_if_that_makes_a_row_type(kind, type_fi
 def test_two_non_types_always_clash():
     for kind in NOT_TYPES:
         with pytest.raises(UniquenessViolation):
-            Transaction(snapshot((ITEM, I1, item("n")))).insert(ITEM, I2, item("n", kind))
+            CatalogTransaction(snapshot((ITEM, I1, item("n")))).insert(ITEM, I2, item("n", kind))
 
 
 def test_other_kinds_are_unique_by_key_only():
-    tx = Transaction(Snapshot())
+    tx = CatalogTransaction(Snapshot())
     tx.insert(SETTING, SettingKey("a"), Setting("same"))
     tx.insert(SETTING, SettingKey("b"), Setting("same"))
     with pytest.raises(DuplicateKey):
@@ -271,14 +271,14 @@ def test_other_kinds_are_unique_by_key_only():
 
 
 def test_insert_and_delete_in_one_transaction_is_no_change(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.insert(DATABASE, THREE, database("c"))
     tx.set(DATABASE, THREE, None)
     assert changes(tx) == []
 
 
 def test_set_to_the_same_is_no_change(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, ONE, database("other"))
     tx.set(DATABASE, ONE, database("a"))
     assert changes(tx) == []
@@ -286,7 +286,7 @@ def test_set_to_the_same_is_no_change(state):
 
 
 def test_many_sets_of_one_key_are_one_change(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     for name in "xyz":
         tx.set(DATABASE, ONE, database(name))
     assert tx.batch().rows(CODEC, 5) == [
@@ -296,13 +296,13 @@ def test_many_sets_of_one_key_are_one_change(state):
 
 
 def test_set_all_retracts_what_is_there_skips_equals_and_adds_the_rest(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set_all(DATABASE, [(ONE, database("a")), (TWO, database("y")), (THREE, database("c"))])
     assert changes(tx) == [(TWO, database("b"), database("y")), (THREE, None, database("c"))]
 
 
 def test_changes_say_which_operation_they_are_of(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, ONE, database("x"))
     assert tx.next_op() == 1
     tx.set(DATABASE, TWO, database("y"))
@@ -311,7 +311,7 @@ def test_changes_say_which_operation_they_are_of(state):
 
 def test_token_leaves_a_row_with_the_batch(state):
     mine = Token.of(bytes(16))
-    tx = Transaction(state, token=mine)
+    tx = CatalogTransaction(state, token=mine)
     assert tx.batch().rows(CODEC, 9) == [], "a transaction without changes leaves nothing"
     tx.set(DATABASE, ONE, None)
     assert tx.batch().rows(CODEC, 9)[-1] == (CODEC.encode("commit", CommitKey(mine), Commit(9)), 1)
@@ -320,7 +320,7 @@ def test_token_leaves_a_row_with_the_batch(state):
 
 
 def test_kinds_of_opening_and_committing_are_not_written(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     for kind, key, value in [(FENCE_TOKEN, FenceTokenKey(), token(1, 1)), (COMMIT, CommitKey("t"), Commit(1))]:
         with pytest.raises(InvalidArgument):
             tx.set(kind, key, value)
@@ -328,14 +328,14 @@ def test_kinds_of_opening_and_committing_are_not_written(state):
 
 
 def test_append_only_kinds_are_written_and_retracted_but_not_read(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.insert(STORAGE_USAGE, USAGE, Unit())
     commit(tx, state)
     assert state.count(STORAGE_USAGE) == 1
     for read in (lambda tx: tx.get(STORAGE_USAGE, USAGE), lambda tx: tx.objects(STORAGE_USAGE)):
         with pytest.raises(InvalidArgument):
-            read(Transaction(state))
-    tx = Transaction(state)
+            read(CatalogTransaction(state))
+    tx = CatalogTransaction(state)
     tx.retract(STORAGE_USAGE, USAGE)
     commit(tx, state)
     assert state.count(STORAGE_USAGE) == 0
@@ -344,7 +344,7 @@ def test_append_only_kinds_are_written_and_retracted_but_not_read(state):
 
 
 def test_batch_of_an_append_that_was_retracted_is_empty(state):
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.insert(STORAGE_USAGE, USAGE, Unit())
     tx.retract(STORAGE_USAGE, USAGE)
     assert changes(tx) == []
@@ -354,25 +354,25 @@ def test_batch_of_an_append_that_was_retracted_is_empty(state):
 
 
 def test_allocate_is_contiguous_and_starts_where_defaults_end():
-    tx = Transaction(Snapshot())
+    tx = CatalogTransaction(Snapshot())
     assert [*tx.allocate("database", 3), *tx.allocate("database")] == [2, 3, 4, 5]
     assert (tx.allocate("schema")[0], tx.allocate("user")[0], tx.allocate("replica")[0]) == (7, 1, 2)
 
 
 def test_ids_are_never_reused_even_after_drop():
     state = Snapshot()
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     key = DatabaseKey(user(tx.allocate("database")[0]))
     tx.insert(DATABASE, key, database("a"))
     commit(tx, state)
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, key, None)
     commit(tx, state)
-    assert Transaction(state).allocate("database")[0] == key.id.number + 1
+    assert CatalogTransaction(state).allocate("database")[0] == key.id.number + 1
 
 
 def test_allocator_never_goes_back():
-    tx = Transaction(snapshot((ID_ALLOCATOR, IdAllocatorKey("user"), IdAllocator(9))))
+    tx = CatalogTransaction(snapshot((ID_ALLOCATOR, IdAllocatorKey("user"), IdAllocator(9))))
     for value in (IdAllocator(8), None):
         with pytest.raises(InvalidArgument):
             tx.set(ID_ALLOCATOR, IdAllocatorKey("user"), value)
@@ -381,18 +381,18 @@ def test_allocator_never_goes_back():
 
 def test_system_ids_are_given_during_bootstrap_only():
     with pytest.raises(InvalidArgument):
-        Transaction(Snapshot()).allocate("system")
-    assert Transaction(Snapshot(), bootstrap=True).allocate("system")[0] == 1
+        CatalogTransaction(Snapshot()).allocate("system")
+    assert CatalogTransaction(Snapshot(), bootstrap=True).allocate("system")[0] == 1
 
 
 def test_oids_skip_what_is_taken_by_others_and_by_the_transaction():
-    tx = Transaction(snapshot((ITEM, I1, item("t", oid=20_000))))
+    tx = CatalogTransaction(snapshot((ITEM, I1, item("t", oid=20_000))))
     tx.insert(DATABASE, ONE, database("a", oid=20_002))
     assert tx.allocate_oids(2) == [20_001, 20_003]
 
 
 def test_oids_that_a_transaction_gave_up_are_not_taken():
-    tx = Transaction(snapshot((DATABASE, ONE, database("a", oid=20_000))))
+    tx = CatalogTransaction(snapshot((DATABASE, ONE, database("a", oid=20_000))))
     tx.set(DATABASE, TWO, database("b", oid=20_001))
     tx.set(DATABASE, TWO, database("b", oid=20_002))
     tx.savepoint()
@@ -410,7 +410,7 @@ def test_oids_that_a_transaction_gave_up_are_not_taken():
 def test_a_transaction_of_twice_as_many_objects_takes_twice_as_long():
     counted = []
     for count in (50, 100):
-        tx = Transaction(Snapshot())
+        tx = CatalogTransaction(Snapshot())
         with steps_of_the_loop() as steps:
             for at in range(count):
                 (oid,) = tx.allocate_oids()
@@ -420,13 +420,13 @@ def test_a_transaction_of_twice_as_many_objects_takes_twice_as_long():
 
 
 def test_oids_are_recycled_after_wrap_around():
-    tx = Transaction(snapshot((ID_ALLOCATOR, IdAllocatorKey("oid"), IdAllocator(2**32 - 1))))
+    tx = CatalogTransaction(snapshot((ID_ALLOCATOR, IdAllocatorKey("oid"), IdAllocator(2**32 - 1))))
     assert tx.allocate_oids(2) == [2**32 - 1, 20_000]
 
 
 def test_replaying_a_batch_onto_a_copy_gives_the_same(state):
     copy = snapshot((DATABASE, ONE, database("a")), (DATABASE, TWO, database("b")))
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.set(DATABASE, ONE, None)
     rows = tx.batch().rows(CODEC, 3)
     for each in (state, copy):
@@ -435,7 +435,7 @@ def test_replaying_a_batch_onto_a_copy_gives_the_same(state):
 
 
 def test_what_was_done_since_a_savepoint_is_undone_or_stays():
-    tx = Transaction(snapshot((DATABASE, DatabaseKey(user(1)), database("a"))))
+    tx = CatalogTransaction(snapshot((DATABASE, DatabaseKey(user(1)), database("a"))))
     tx.set(DATABASE, DatabaseKey(user(1)), database("b"))
     tx.savepoint()
     tx.savepoint()
@@ -451,10 +451,10 @@ def test_what_was_done_since_a_savepoint_is_undone_or_stays():
 
 def test_a_transaction_may_depend_on_whole_kinds():
     state = snapshot()
-    tx = Transaction(state)
+    tx = CatalogTransaction(state)
     tx.depend_on([DATABASE])
     tx.insert(ITEM, ItemKey(user(1)), item("t"))
-    other = Transaction(state)
+    other = CatalogTransaction(state)
     other.insert(DATABASE, DatabaseKey(user(1)), database("a"))
     commit(other, state)
     with pytest.raises(OutOfSync):

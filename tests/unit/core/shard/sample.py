@@ -8,9 +8,9 @@ from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.commands import Rollup, SchemaEntry
 from persist.core.shard.state import (
     CallOutcome,
+    CallSession,
     CriticalReader,
     LeasedReader,
-    Session,
     State,
     TokenOutcome,
     TransactionRecord,
@@ -125,8 +125,8 @@ BEFORE = State(
     writers=Table({WRITER: Writer(heartbeat_ms=7, lease_ms=3_600_000), OTHER: Writer(heartbeat_ms=8, lease_ms=1)}),
     sessions=Table(
         {
-            SESSION: Session(first=1, seqno=3, heartbeat_ms=7, lease_ms=3_600_000, outcomes=_outcomes(1, 2, 3)),
-            SILENT: Session(first=4, seqno=4, heartbeat_ms=8, lease_ms=1, outcomes=_outcomes(4)),
+            SESSION: CallSession(first=1, seqno=3, heartbeat_ms=7, lease_ms=3_600_000, outcomes=_outcomes(1, 2, 3)),
+            SILENT: CallSession(first=4, seqno=4, heartbeat_ms=8, lease_ms=1, outcomes=_outcomes(4)),
         }
     ),
     tokens=_tokens(1, 2, 3, 4),
@@ -160,7 +160,7 @@ AFTER = dataclasses.replace(
     incarnation=2**63 + 5,
     writers=Table({WRITER: Writer(heartbeat_ms=9, lease_ms=3_600_000)}),
     sessions=Table(
-        {SESSION: Session(first=2, seqno=301, heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))}
+        {SESSION: CallSession(first=2, seqno=301, heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))}
     ),
     sessions_forgotten=4,
     tokens=_tokens(2, 3, 5),

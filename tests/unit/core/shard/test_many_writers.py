@@ -9,7 +9,7 @@ from property.core.shard.histories import append, first_state, sixteen
 from persist.core.ids import SessionId, WriterId
 from persist.core.shard import commands as c
 from persist.core.shard.diff import apply_diff, diff
-from persist.core.shard.state import Session, State, TransactionRecord, Writer
+from persist.core.shard.state import CallSession, State, TransactionRecord, Writer
 from persist.core.shard.table import Table
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.dispatch import Context
@@ -25,7 +25,7 @@ def crowded(count: int) -> State:
     return state.evolved(
         writers=Table({WriterId.of(each): Writer(heartbeat_ms=0, lease_ms=3_600_000) for each in ids}),
         sessions=Table(
-            {SessionId.of(each): Session(first=0, seqno=0, heartbeat_ms=0, lease_ms=3_600_000) for each in ids}
+            {SessionId.of(each): CallSession(first=0, seqno=0, heartbeat_ms=0, lease_ms=3_600_000) for each in ids}
         ),
         transactions=Table(
             {f"app-{number}": TransactionRecord(version=1, upper=state.upper, seqno=0) for number in range(count)}

@@ -22,10 +22,10 @@ from persist.client.catalog.shadow.comparison import (
 from persist.client.catalog.shadow.transaction import ShadowTransaction
 from persist.core.catalog.errors import OutOfSync
 from persist.core.catalog.kinds import TIMESTAMP, AnyKind, Kind
-from persist.core.catalog.leadership.fencing import Claim
+from persist.core.catalog.leadership.fencing import FenceClaim
 from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey, Timestamp
 from persist.core.catalog.open_rules import Mode
-from persist.core.catalog.transaction import Transaction, foreign
+from persist.core.catalog.transaction import CatalogTransaction, foreign
 from persist.core.ids import Token
 from persist.runtime import Runtime
 from persist.typed import AnyValue
@@ -64,7 +64,7 @@ class ShadowOpened:
         return self._first.token
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> FenceClaim:
         """See LedCatalog: the first side's, which opens first."""
         assert isinstance(self._first, LedCatalog)
         return self._first.claim
@@ -130,13 +130,13 @@ class ShadowOpened:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def transaction(self, *, token: Token | None = None) -> Transaction:
+    def transaction(self, *, token: Token | None = None) -> CatalogTransaction:
         """See ReadWriteCatalog. A ShadowTransaction: functions given to it run twice."""
         quiet = self._is_quiet()
         second = self._second.transaction(token=token) if quiet else None
         return ShadowTransaction(self, self._first.transaction(token=token), second, self._is_quiet)
 
-    async def commit(self, transaction: Transaction, *, ts: int = 0) -> int:
+    async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog. Afterwards all objects and all rows are compared."""
         if not isinstance(transaction, ShadowTransaction) or transaction.owner is not self:
             raise foreign()

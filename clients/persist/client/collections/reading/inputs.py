@@ -21,7 +21,7 @@ from persist.core.catalog.values import Id, ObjectType, Space
 from persist.core.frontier import CLOSED, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.collections import TimedObject
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
 from persist.core.time.read_time import Input
 from persist.core.time.timeline import EPOCH_MILLISECONDS
@@ -57,7 +57,7 @@ class Names(Protocol):
         """All holds, over objects that their policies keep readable from ``implied`` on."""
         ...
 
-    def hold(self, id: Id) -> Hold:
+    def hold(self, id: Id) -> NamedHold:
         """A hold, or that of a cursor."""
         ...
 

@@ -21,7 +21,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.closed import not_readable
 from persist.errors import InvalidBounds, LocationError, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
-from persist.machine.shards import Change, NotYet, Plan, ShardInfo
+from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
 from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
@@ -232,7 +232,7 @@ class ReadHandle(Stays):
             raise NotReadable("nothing is complete yet", hint=hint, upper=info.upper)
         return TIME_MAX if info.upper.time is None else info.upper.time - 1
 
-    async def _plan(self, as_of: Antichain, pin: Pin, timeout: float | None) -> Plan:
+    async def _plan(self, as_of: Antichain, pin: Pin, timeout: float | None) -> SnapshotPlan:
         location = self._location
         wait = _Wait(as_of, location.attempts.deadline(timeout))
         while True:
@@ -248,7 +248,7 @@ class ReadHandle(Stays):
                     )
                 )
             self._lease.check_history(answer.info)
-            if isinstance(answer, Plan):
+            if isinstance(answer, SnapshotPlan):
                 self._lease.saw(answer.info.seqno, busy=True)
                 return answer
             assert isinstance(answer, NotYet)

@@ -13,7 +13,7 @@ from typing import Final
 from persist.core.catalog.control.controlled import Controlled
 from persist.core.catalog.values import Id
 from persist.core.frontier import MINIMUM, Antichain
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
 from persist.core.time.timeline import Timeline
 
@@ -77,7 +77,7 @@ class HoldsOn:
 
     def __init__(self, holds: Holds) -> None:
         self._holds = holds
-        self._on: dict[str, dict[str, Hold]] = {}
+        self._on: dict[str, dict[str, NamedHold]] = {}
         for name, hold in holds.by_name.items():
             for id in hold.objects:
                 self._on.setdefault(id, {})[name] = hold

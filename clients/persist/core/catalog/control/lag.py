@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from persist.core.catalog.values import Id
 from persist.core.frontier import CLOSED, Antichain
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
 
 
@@ -38,7 +38,7 @@ def measured(uppers: Mapping[Id, Antichain], quarantined: Collection[Id]) -> dic
     return {str(id): CLOSED if id in quarantined else upper for id, upper in uppers.items()}
 
 
-def overdue(holds: Holds, uppers: Mapping[str, Antichain], now_ms: int) -> dict[str, Hold]:
+def overdue(holds: Holds, uppers: Mapping[str, Antichain], now_ms: int) -> dict[str, NamedHold]:
     """The holds that change, by name, because they fell too far behind. Those of unknown uppers are left for later."""
     known = {name: hold for name, hold in holds.by_name.items() if all(id in uppers for id in hold.objects)}
     after = Holds(objects=holds.objects, implied=holds.implied, by_name=known, rules=holds.rules).lagged(
@@ -48,7 +48,7 @@ def overdue(holds: Holds, uppers: Mapping[str, Antichain], now_ms: int) -> dict[
 
 
 def standing_of(
-    hold: Hold, uppers: Mapping[str, Antichain], given: Mapping[str, Antichain], now_ms: int
+    hold: NamedHold, uppers: Mapping[str, Antichain], given: Mapping[str, Antichain], now_ms: int
 ) -> HoldStanding:
     """How a hold stands. It lags in the second half of its MAX LAG: its owner should advance it, or find out why not.
 
@@ -71,7 +71,7 @@ def standing_of(
     return HoldStanding(state=HoldState.OK, lag=lag)
 
 
-def _lag(hold: Hold, uppers: Mapping[str, Antichain], now_ms: int) -> int | None:
+def _lag(hold: NamedHold, uppers: Mapping[str, Antichain], now_ms: int) -> int | None:
     if any(id not in uppers for id in hold.objects):
         return None
     upper = hold.write_frontier(uppers, now_ms).time

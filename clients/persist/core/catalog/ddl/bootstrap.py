@@ -17,7 +17,7 @@ from persist.core.catalog.ddl.privileges import BITS
 from persist.core.catalog.ddl.resolve import SYSTEM_SCHEMAS
 from persist.core.catalog.ddl.system_tables import SYSTEM_COLLECTIONS, SystemCollection
 from persist.core.catalog.kinds import CLUSTER, DATABASE, ITEM, ROLE, SCHEMA, SYSTEM_OBJECT_FINGERPRINT
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import PUBLIC, Acl, Id, ItemDetails, ObjectType, RoleAttributes, Space
 
 CLUSTER_NAME: Final = "default"
@@ -29,7 +29,7 @@ _CLUSTER: Final = Id(Space.USER, 1)
 """Numbers below the first of their allocators: they were never given."""
 
 
-def bootstrap(tx: Transaction) -> None:
+def bootstrap(tx: CatalogTransaction) -> None:
     """Put what is missing into a transaction; nothing, where nothing is. What has one of the names stays as it is.
 
     Raises OutOfSync.
@@ -55,7 +55,7 @@ def fingerprint(collection: SystemCollection) -> str:
     return hashlib.sha256(collection.schema.to_bytes()).hexdigest()[:32]
 
 
-def _role(tx: Transaction) -> None:
+def _role(tx: CatalogTransaction) -> None:
     if tx.get(ROLE, o.RoleKey(SUPERUSER)) is None:
         # A role of users may have the name: it is not this one, which is known by its id.
         name = ROLE_NAME if tx.find(ROLE, (ROLE_NAME,)) is None else f"persist_{ROLE_NAME}"
@@ -63,7 +63,7 @@ def _role(tx: Transaction) -> None:
         tx.set(ROLE, o.RoleKey(SUPERUSER), o.Role(name, RoleAttributes(superuser=True, login=True), oid=oid))
 
 
-def _database(tx: Transaction) -> Id:
+def _database(tx: CatalogTransaction) -> Id:
     found = tx.find(DATABASE, (DATABASE_NAME,))
     if found is not None:
         return found.id
@@ -75,7 +75,7 @@ def _database(tx: Transaction) -> Id:
     return key.id
 
 
-def _schema(tx: Transaction, id: Id, database: Id | None, name: str) -> Id:
+def _schema(tx: CatalogTransaction, id: Id, database: Id | None, name: str) -> Id:
     found = tx.find(SCHEMA, (database, name))
     if found is not None:
         return found.id
@@ -91,12 +91,12 @@ def _key(collection: SystemCollection) -> o.SystemObjectFingerprintKey:
     return o.SystemObjectFingerprintKey(collection.schema_name, ObjectType.TABLE, collection.name)
 
 
-def _stored(tx: Transaction, collection: SystemCollection) -> str | None:
+def _stored(tx: CatalogTransaction, collection: SystemCollection) -> str | None:
     found = tx.get(SYSTEM_OBJECT_FINGERPRINT, _key(collection))
     return None if found is None else found.fingerprint
 
 
-def _free_ids(tx: Transaction) -> Iterator[Id]:
+def _free_ids(tx: CatalogTransaction) -> Iterator[Id]:
     # Not from the allocator of the system, which only the catalog itself may use while it opens.
     taken = {key.id.number for key in tx.objects(ITEM) if key.id.space is Space.SYSTEM}
     number = max(taken, default=0)
@@ -105,7 +105,7 @@ def _free_ids(tx: Transaction) -> Iterator[Id]:
         yield Id(Space.SYSTEM, number)
 
 
-def _collection(tx: Transaction, collection: SystemCollection, schema_id: Id, free: Iterator[Id]) -> None:
+def _collection(tx: CatalogTransaction, collection: SystemCollection, schema_id: Id, free: Iterator[Id]) -> None:
     known = tx.get(SYSTEM_OBJECT_FINGERPRINT, _key(collection))
     before = None if known is None else tx.get(ITEM, o.ItemKey(known.item_id))
     id = next(free) if known is None else known.item_id

@@ -42,7 +42,7 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import ROLE
 from persist.core.catalog.objects import RoleKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.time.holds import check_created_and_held
 from persist.errors import InvalidArgument, UsageError
@@ -91,7 +91,7 @@ _CREATES: Final = (
 
 
 def plan(
-    tx: Transaction,
+    tx: CatalogTransaction,
     statements: Sequence[Statement],
     session: Session,
     frontiers: Mapping[Id, Frontiers],
@@ -127,7 +127,7 @@ def plan(
 
 
 def plan_advances(
-    tx: Transaction,
+    tx: CatalogTransaction,
     requests: Sequence[tuple[AdvanceHold | Acknowledge, Session]],
     frontiers: Mapping[Id, Frontiers],
     now_ms: int,
@@ -201,7 +201,7 @@ def _inside(view: CatalogView, of: tuple[str, ...]) -> Iterator[tuple[Id, None]]
 
 
 @contextmanager
-def _all_or_nothing(tx: Transaction) -> Iterator[None]:
+def _all_or_nothing(tx: CatalogTransaction) -> Iterator[None]:
     tx.savepoint()
     try:
         yield
@@ -212,7 +212,7 @@ def _all_or_nothing(tx: Transaction) -> Iterator[None]:
 
 
 def _planning(
-    tx: Transaction, session: Session, frontiers: Mapping[Id, Frontiers], now_ms: int, environment: str
+    tx: CatalogTransaction, session: Session, frontiers: Mapping[Id, Frontiers], now_ms: int, environment: str
 ) -> Planning:
     view = CatalogView.at(tx.snapshot).fork()
     view.apply(tx.batch().changes)

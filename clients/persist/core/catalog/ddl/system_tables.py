@@ -20,7 +20,7 @@ from persist.core.catalog.objects import AuditLogKey, CommentKey, HoldKey, ItemK
 from persist.core.catalog.values import AuditAlteredV1, AuditRenamedV1, Id, ObjectType, Retain, Space
 from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 
 Row: TypeAlias = tuple[Any, ...]
 TEXT: Final = pa.string()
@@ -66,7 +66,7 @@ def _schema(keys: Mapping[str, pa.DataType], vals: Mapping[str, pa.DataType], nu
 # ---- holds -----------------------------------------------------------------------------------------------------------
 
 
-def _holds(view: CatalogView) -> list[tuple[Id, Hold]]:
+def _holds(view: CatalogView) -> list[tuple[Id, NamedHold]]:
     ids = sorted(key.item_id for key in view.objects(HOLD) if ItemKey(key.item_id) in view.objects(ITEM))
     return [(id, view.hold(id)) for id in ids if view.objects(HOLD)[HoldKey(id)].objects]
 
@@ -101,7 +101,7 @@ def _life_of_holds(view: CatalogView, live: Live) -> Iterable[Row]:
         )
 
 
-def _state(view: CatalogView, hold: Hold, live: Live) -> tuple[str, str]:
+def _state(view: CatalogView, hold: NamedHold, live: Live) -> tuple[str, str]:
     if not hold.is_active:
         return "overdue", f"it fell behind by more than {hold.max_lag} and ended: it keeps nothing"
     gone = [id for id in hold.objects if ItemKey(Id.parse(id)) not in view.objects(ITEM)]

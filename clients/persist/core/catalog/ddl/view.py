@@ -37,7 +37,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.time.collections import STORED_ROWS, TimedObject
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, timeline_of
 from persist.typed import AnyKey, AnyValue
@@ -243,12 +243,12 @@ class CatalogView:
 
     # ---- holds -------------------------------------------------------------------------------------------------------
 
-    def hold(self, id: Id) -> Hold:
+    def hold(self, id: Id) -> NamedHold:
         """A hold, or that of a cursor. Its name is in full. Raises UnknownObject."""
         row = self._objects[HOLD].get(o.HoldKey(id))
         if row is None:
             raise unknown("hold", str(id))
-        return Hold(
+        return NamedHold(
             id=str(id),
             name=str(self.name_of(id)),
             objects=tuple(map(str, row.objects)),

@@ -13,7 +13,7 @@ from persist.core.catalog.objects import AuditLogKey, CommitKey, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Batch, Transaction
+from persist.core.catalog.transaction import Batch, CatalogTransaction
 from persist.errors import InvalidArgument
 
 TIME_LIMIT: Final = 2**62
@@ -37,7 +37,7 @@ def commit_ts(mode: Mode, batch: Batch, snapshot: Snapshot, requested: int, uppe
     return max(_reachable(requested, TIME_LIMIT), upper)
 
 
-def committed_at(snapshot: Snapshot, transaction: Transaction, codec: RowCodec) -> int | None:
+def committed_at(snapshot: Snapshot, transaction: CatalogTransaction, codec: RowCodec) -> int | None:
     """When a transaction was committed; None when it has no token or was not (or long ago).
 
     Raises InvalidArgument when its token was another one's.

@@ -33,7 +33,7 @@ EPOCH_LIMIT: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class FenceClaim:
     """What a process may call its own: its deploy generation, and after it opened the catalog its token.
 
     No generation (a read-only process): it cannot be fenced. ``incarnation`` is that of the fence it opened with.
@@ -90,7 +90,7 @@ class OpenStep:
 
 def open_step(seen: FenceToken | None, generation: int) -> OpenStep:
     """How to lead, given the token in the catalog now. Raises FencedByGeneration, InvalidArgument (too far a jump)."""
-    refusal = Claim(generation).fenced_by(seen) if seen is not None else None
+    refusal = FenceClaim(generation).fenced_by(seen) if seen is not None else None
     if refusal is not None:
         raise refusal
     check_jump(seen, generation)

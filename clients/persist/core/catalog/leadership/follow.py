@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from persist.core.catalog.errors import Fenced
-from persist.core.catalog.leadership.fencing import Claim, most_informative
+from persist.core.catalog.leadership.fencing import FenceClaim, most_informative
 from persist.core.catalog.rows import RowCodec, RowUpdate, by_time
 from persist.core.catalog.snapshot import Change, Snapshot
 
@@ -21,7 +21,7 @@ class Followed:
     fenced: Fenced | None = None
 
 
-def follow(snapshot: Snapshot, codec: RowCodec, claim: Claim, updates: Iterable[RowUpdate]) -> Followed:
+def follow(snapshot: Snapshot, codec: RowCodec, claim: FenceClaim, updates: Iterable[RowUpdate]) -> Followed:
     """Bring the snapshot up to all updates since, unless one of them fences the claim.
 
     From the first time on that fences, nothing is applied or decoded but fence tokens: what comes after a new leader

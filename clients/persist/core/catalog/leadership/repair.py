@@ -17,7 +17,7 @@ from persist.core.catalog.rows import Row, RowCodec, RowUpdate
 from persist.errors import CorruptData
 
 
-class Damage(NamedTuple):
+class RowDamage(NamedTuple):
     """A row that is not there just once: ``times`` times instead, or beside ``others`` other values of its key."""
 
     row: Row
@@ -55,13 +55,13 @@ class Tally:
         fences = [(found, row) for row in self._came if (found := self._incarnation(row)) is not None]
         self.incarnation, self._set_back = max(((found, self._came[row]) for found, row in fences), default=(0, 0))
 
-    def damages(self) -> list[Damage]:
+    def damages(self) -> list[RowDamage]:
         """All rows that keep the catalog from being opened, or that an append-only kind has not just once."""
-        found: list[Damage] = []
+        found: list[RowDamage] = []
         for rows in self._by_key.values():
             there = [row for row in rows if self._sums[row] > 0]
             found += (
-                Damage(row, self._sums[row], len(there) - (row in there))
+                RowDamage(row, self._sums[row], len(there) - (row in there))
                 for row in rows
                 if self._sums[row] != 1 or len(there) > 1
             )

@@ -192,7 +192,7 @@ class Piece:
     keys: pa.LargeBinaryArray | None = None
 
 
-class Cursor:
+class RunCursor:
     """Reads a run forward. A part is opened only when the merge reaches its lower bound or needs rows of the run."""
 
     def __init__(

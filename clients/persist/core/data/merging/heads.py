@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Sequence
 from typing import cast
 
-from persist.core.data.merging.cursors import Cursor, Key
+from persist.core.data.merging.cursors import Key, RunCursor
 
 __all__ = ["Heads"]
 
@@ -17,7 +17,7 @@ __all__ = ["Heads"]
 class Heads:
     """The cursors of a merge. In a step some are taken out, and looked at again before the next one."""
 
-    def __init__(self, cursors: Sequence[Cursor]) -> None:
+    def __init__(self, cursors: Sequence[RunCursor]) -> None:
         self._cursors = cursors
         self._turns = [0] * len(cursors)
         """How often each was filled: what is noted of it under an earlier turn no longer holds."""
@@ -53,7 +53,7 @@ class Heads:
         ends = [heap[0][0] for heap in (self._ends, self._closed) if heap]
         return min(ends) if ends else None
 
-    def out(self, cut: Key | None, *, through: bool = False) -> list[Cursor]:
+    def out(self, cut: Key | None, *, through: bool = False) -> list[RunCursor]:
         """Take out the cursors with rows below ``cut`` (``through``: or at it; None: all), as the runs were given."""
         found = []
         while self._heads and (cut is None or self._heads[0][0] < cut or (through and self._heads[0][0] == cut)):
@@ -68,7 +68,7 @@ class Heads:
             found.append(heapq.heappop(self._closed)[1])
         return found
 
-    def _note(self, index: int, cursor: Cursor) -> None:
+    def _note(self, index: int, cursor: RunCursor) -> None:
         self._turns[index] += 1
         if cursor.rows:
             heapq.heappush(self._heads, (cursor.first, index))

@@ -18,11 +18,11 @@ from persist.core.data.consolidation import consolidate_piece
 from persist.core.data.encoding import edge_keys, encode_key, one_chunk
 from persist.core.data.merging.cursors import (
     RUN_BYTES_MAX,
-    Cursor,
     Key,
     KeyOrder,
     PartSource,
     Piece,
+    RunCursor,
     raw_values,
     unsorted,
 )
@@ -39,7 +39,7 @@ STEP_ROWS: Final = 1 << 17
 STEP_BYTES: Final = 64 << 20
 """Arrow bytes of a step, when rows are wide."""
 
-Take = list[tuple[Cursor, int]]
+Take = list[tuple[RunCursor, int]]
 """How many rows to take from which cursors."""
 
 
@@ -72,13 +72,13 @@ def merge(
     Raises CorruptData when a run is found unsorted, InvalidArgument when a sum of diffs leaves i64, LargeKey.
     """
     order = KeyOrder(schema)
-    cursors = [Cursor(parts, order, batch_rows, batch_bytes) for parts in runs]
+    cursors = [RunCursor(parts, order, batch_rows, batch_bytes) for parts in runs]
     return _Merge(cursors, schema, since, by_val, key_bytes_max).tables()
 
 
 class _Merge:
     def __init__(
-        self, cursors: list[Cursor], schema: Schema, since: int, by_val: bool, key_bytes_max: int | None
+        self, cursors: list[RunCursor], schema: Schema, since: int, by_val: bool, key_bytes_max: int | None
     ) -> None:
         self._heads = Heads(cursors)
         self._schema = schema
@@ -100,7 +100,7 @@ class _Merge:
                 yield from self._inside_key([*live, *self._heads.out(cut, through=True)], cut)
         yield from self._emit([])
 
-    def _complete(self, live: list[Cursor], cut: Key | None) -> Take:
+    def _complete(self, live: list[RunCursor], cut: Key | None) -> Take:
         """Rows below the cut, or below a lower one when that would be more than should be sorted at once."""
         take = [(cursor, cursor.rows if cut is None else cursor.below(cut)) for cursor in live]
         take = [(cursor, rows) for cursor, rows in take if rows]
@@ -159,7 +159,7 @@ class _Merge:
         names = [TS.name, *self._schema.key.names, *self._schema.val.names]
         return not may_repeat([piece.column(name) for name in names])
 
-    def _inside_key(self, live: list[Cursor], key: Key) -> Iterator[pa.Table]:
+    def _inside_key(self, live: list[RunCursor], key: Key) -> Iterator[pa.Table]:
         """No row lies below the cut: its key fills a buffer. Take the rows of that key whose val is complete."""
         spans = [(cursor, cursor.through(key)) for cursor in live]
         spans = [(cursor, rows) for cursor, rows in spans if rows]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.core.data.consolidation import sort_piece
-from persist.core.data.merging.cursors import RUN_BYTES_MAX, Cursor, KeyOrder, PartSource
+from persist.core.data.merging.cursors import RUN_BYTES_MAX, KeyOrder, PartSource, RunCursor
 from persist.core.data.schema import Schema
 
 __all__ = ["pooled"]
@@ -31,7 +31,7 @@ def pooled(runs: Sequence[Sequence[PartSource]], schema: Schema, *, batch_rows: 
         rows = 0
         for run in runs:
             starts.append(rows)
-            for piece in _read(Cursor(run, order, batch_rows, RUN_BYTES_MAX)):
+            for piece in _read(RunCursor(run, order, batch_rows, RUN_BYTES_MAX)):
                 pieces.append(piece)
                 rows += len(piece)
         if rows:
@@ -43,7 +43,7 @@ def pooled(runs: Sequence[Sequence[PartSource]], schema: Schema, *, batch_rows: 
     return PartSource(min((part.key_lower for run in runs for part in run), default=b""), opened)
 
 
-def _read(cursor: Cursor) -> Iterator[pa.Table]:
+def _read(cursor: RunCursor) -> Iterator[pa.Table]:
     while cursor.more:
         cursor.fill()
         if cursor.rows:

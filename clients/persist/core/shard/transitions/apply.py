@@ -17,9 +17,9 @@ from persist.core.shard.retention import with_compaction, with_work
 from persist.core.shard.state import (
     STATE_FORMAT,
     CallOutcome,
+    CallSession,
     CriticalReader,
     LeasedReader,
-    Session,
     State,
     TokenOutcome,
     TransactionRecord,
@@ -389,7 +389,7 @@ def register_critical_reader(
 def _taken_effect(state: State, call: c.Call) -> bool:
     """Whether an earlier attempt of the call took effect. Raises LeaseExpired when that is not known."""
     found = met(state, call)
-    if isinstance(found, Session):
+    if isinstance(found, CallSession):
         return False
     if isinstance(found, CallOutcome) and found.verdict is Verdict.DONE:
         return True

@@ -22,7 +22,7 @@ from persist.core.frontier import Antichain
 from persist.core.shard import commands as c
 from persist.core.shard.state import (
     CallOutcome,
-    Session,
+    CallSession,
     State,
     TokenOutcome,
     TransactionRecord,
@@ -33,8 +33,8 @@ from persist.core.shard.table import Table
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
-V = TypeVar("V", Session, TokenOutcome, Writer)
-H = TypeVar("H", Session, Writer)
+V = TypeVar("V", CallSession, TokenOutcome, Writer)
+H = TypeVar("H", CallSession, Writer)
 
 _NUMBERS: Final = 1 << 64
 
@@ -49,7 +49,7 @@ TOKEN_MS: Final = 3_600_000
 """How long a token is remembered, unless there are too many."""
 
 
-def met(state: State, call: c.Call) -> Session | CallOutcome | c.CannotTell:
+def met(state: State, call: c.Call) -> CallSession | CallOutcome | c.CannotTell:
     """The session to record a new call in; or the outcome of a known one; or CannotTell.
 
     Raises InvalidArgument (a number that was acknowledged, or lies beyond the window), LeaseExpired (the call belongs
@@ -62,7 +62,7 @@ def met(state: State, call: c.Call) -> Session | CallOutcome | c.CannotTell:
     if session is None:
         if call.known_seqno < state.sessions_forgotten:
             return cannot_tell(state)
-        session = Session(first=0, seqno=0, heartbeat_ms=0, lease_ms=call.lease_ms)
+        session = CallSession(first=0, seqno=0, heartbeat_ms=0, lease_ms=call.lease_ms)
     if not max(session.first, call.first) <= call.number < max(session.first, call.first) + WINDOW:
         raise InvalidArgument(
             "this number was acknowledged, or lies too far ahead of the first that was not",
@@ -99,14 +99,14 @@ def application_forgotten(state: State, transaction: c.Transaction) -> c.CannotT
 
 def recorded(
     state: State, call: c.Call, verdict: Verdict, *, now_ms: int, upper: Antichain | None = None
-) -> Table[Session]:
+) -> Table[CallSession]:
     """The sessions once the commit that is being built says what became of this call."""
     found = state.sessions.get(call.session)
     first = max(found.first if found else 0, call.first)
     numbers = [each for each in (found.outcomes if found else ()) if each.number >= first]
     outcome = CallOutcome(number=call.number, verdict=verdict, upper=upper, seqno=state.seqno + 1)
     bisect.insort(numbers, outcome, key=lambda each: each.number)
-    session = Session(
+    session = CallSession(
         first=first,
         seqno=state.seqno + 1,
         heartbeat_ms=max(now_ms, found.heartbeat_ms if found else 0),
@@ -173,7 +173,7 @@ def _without_oldest_applications(state: State, most: int) -> State:
     return state.evolved(transactions=table.without(gone), transactions_forgotten=named)
 
 
-def _seqno_before_newest(sessions: Table[Session], kept: int) -> int:
+def _seqno_before_newest(sessions: Table[CallSession], kept: int) -> int:
     """The last seqno of the newest session beyond the ``kept`` newest; -1: there is none."""
     if len(sessions) <= kept:
         return -1
@@ -181,7 +181,7 @@ def _seqno_before_newest(sessions: Table[Session], kept: int) -> int:
     return newest[kept]
 
 
-def _heavy(sessions: Table[Session], gone: set[str]) -> list[str]:
+def _heavy(sessions: Table[CallSession], gone: set[str]) -> list[str]:
     """The oldest sessions to forget besides, so that all outcomes together stay bounded."""
     left = sorted((key for key in sessions if key not in gone), key=lambda key: sessions[key].seqno)
     over = sum(len(sessions[key].outcomes) for key in left) - OUTCOMES_MAX
@@ -220,7 +220,7 @@ def _stale(table: Table[V], most: int, late: Callable[[V], bool], age: Callable[
     return list(gone)
 
 
-def _outcome(session: Session, number: int) -> CallOutcome | None:
+def _outcome(session: CallSession, number: int) -> CallOutcome | None:
     at = bisect.bisect_left(session.outcomes, number, key=lambda each: each.number)
     found = session.outcomes[at] if at < len(session.outcomes) else None
     return found if found is not None and found.number == number else None

@@ -9,7 +9,7 @@ from persist.core.catalog.values import Id, ObjectType, Retain, Space
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.collections import TimedObject
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 
@@ -30,7 +30,7 @@ def collection(number: int = 1, retain: Retain | None = None, inputs: tuple[Id, 
 def holds_at(times: list[int], implied_to: Antichain, number: int = 1) -> Holds:
     text = str(id_of(number))
     holds = [
-        Hold(id=f"u{100 + at}", name=f"h{at}", objects=(text,), timeline=EPOCH_MILLISECONDS, at=time, max_lag=1)
+        NamedHold(id=f"u{100 + at}", name=f"h{at}", objects=(text,), timeline=EPOCH_MILLISECONDS, at=time, max_lag=1)
         for at, time in enumerate(times)
     ]
     objects = {text: TimedObject(id=text, kind=ObjectType.TABLE)}

@@ -19,7 +19,7 @@ from persist.core.catalog.ddl.statements import (
 from persist.core.catalog.errors import OutOfSync, PrivilegeMissing, UniquenessViolation, UnknownObject
 from persist.core.catalog.kinds import COMMENT, SYSTEM_PRIVILEGE
 from persist.core.catalog.objects import Comment, CommentKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import AuditEventType, AuditRenamedV1, ObjectType, Retain
 from persist.core.time.errors import DependentObjects
 from persist.errors import InvalidArgument
@@ -249,7 +249,7 @@ def test_what_is_made_and_dropped_at_once_was_never_there(world: World) -> None:
 
 
 def test_a_refused_plan_leaves_the_transaction_as_it_was(world: World) -> None:
-    tx = Transaction(world.snapshot)
+    tx = CatalogTransaction(world.snapshot)
     plan(tx, [table("before")], ME, {}, 0)
     before = tx.batch()
     with pytest.raises(UnknownObject):

@@ -24,7 +24,7 @@ from persist.core.catalog.errors import OutOfSync, PrivilegeMissing, UniquenessV
 from persist.core.catalog.kinds import HOLD
 from persist.core.catalog.objects import Hold as HoldRow
 from persist.core.catalog.objects import HoldKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import ObjectType, Retain
 from persist.core.time.errors import DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.hold import HOUR_MS, Interval, OnLag
@@ -409,7 +409,7 @@ def test_the_time_is_stored_in_the_catalog(world: World) -> None:
 def test_a_hold_that_ended_is_not_advanced(world: World) -> None:
     world.run(hold("h", "t", on_lag=OnLag.ERROR))
     key = HoldKey(world.get("h").id)
-    tx = Transaction(world.snapshot)
+    tx = CatalogTransaction(world.snapshot)
     row = world.snapshot.get(HOLD, key)
     assert row is not None
     tx.set(HOLD, key, HoldRow(row.at, row.max_lag, row.objects, row.timeline, OnLag.ERROR, overdue_since_ms=5))
@@ -431,7 +431,7 @@ def test_only_the_owner_advances_and_drops(world: World) -> None:
 
 def test_times_that_were_not_asked_make_the_plan_again(world: World) -> None:
     with pytest.raises(OutOfSync):
-        plan(Transaction(world.snapshot), [hold("h", "t")], ME, {}, 0)
+        plan(CatalogTransaction(world.snapshot), [hold("h", "t")], ME, {}, 0)
 
 
 # ---- cursors ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import PrivilegeMissing, UniquenessViolation, UnknownObject
 from persist.core.catalog.kinds import DATABASE, ROLE, SCHEMA, SYSTEM_OBJECT_FINGERPRINT
 from persist.core.catalog.objects import DatabaseKey, Role, RoleKey
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 from persist.core.frontier import Antichain
 from persist.errors import InvalidArgument
@@ -45,7 +45,7 @@ def test_an_environment_begins_with_something(world: World) -> None:
 
 
 def test_bootstrap_changes_nothing_the_second_time(world: World) -> None:
-    tx = Transaction(world.snapshot)
+    tx = CatalogTransaction(world.snapshot)
     bootstrap(tx)
     assert tx.batch().changes == ()
 
@@ -54,7 +54,7 @@ def test_bootstrap_leaves_what_is_there_alone() -> None:
     older = snapshot(
         (DATABASE, DatabaseKey(user(1)), database("mine")), (ROLE, RoleKey(RoleRef(Space.USER, 1)), Role("persist"))
     )
-    tx = Transaction(older)
+    tx = CatalogTransaction(older)
     bootstrap(tx)
     commit(tx, older)
     names = {key.id: row.name for key, row in older.objects(DATABASE).items()}
@@ -65,10 +65,10 @@ def test_bootstrap_leaves_what_is_there_alone() -> None:
 
 def test_a_changed_system_collection_keeps_its_id(world: World) -> None:
     key, row = next(iter(world.snapshot.objects(SYSTEM_OBJECT_FINGERPRINT).items()))
-    tx = Transaction(world.snapshot)
+    tx = CatalogTransaction(world.snapshot)
     tx.set(SYSTEM_OBJECT_FINGERPRINT, key, type(row)(row.item_id, row.global_id, "older"))
     world.commit(tx)
-    tx = Transaction(world.snapshot)
+    tx = CatalogTransaction(world.snapshot)
     bootstrap(tx)
     world.commit(tx)
     assert world.snapshot.objects(SYSTEM_OBJECT_FINGERPRINT)[key] == row

@@ -27,11 +27,11 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.kinds import AUDIT_LOG, KINDS
 from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.snapshot import Snapshot
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.errors import UsageError
 from persist.wire.catalog.rows import CODEC
 
@@ -86,7 +86,7 @@ class World:
     environment: str = "default"
 
     def __post_init__(self) -> None:
-        tx = Transaction(self.snapshot)
+        tx = CatalogTransaction(self.snapshot)
         bootstrap(tx)
         self.commit(tx)
 
@@ -99,9 +99,11 @@ class World:
         found = touched(self.view, statements, session)
         return {each.id: self.times.get(str(each.name), usual) for each in found}
 
-    def plan(self, *statements: Statement, session: Session = ME) -> tuple[Transaction, Effects, tuple[Executed, ...]]:
+    def plan(
+        self, *statements: Statement, session: Session = ME
+    ) -> tuple[CatalogTransaction, Effects, tuple[Executed, ...]]:
         """Planned, and not committed."""
-        tx = Transaction(self.snapshot)
+        tx = CatalogTransaction(self.snapshot)
         frontiers = self.frontiers(*statements, session=session)
         return (tx, *plan(tx, statements, session, frontiers, self.now_ms, environment=self.environment))
 
@@ -115,13 +117,13 @@ class World:
         self, *requests: tuple[AdvanceHold | Acknowledge, Session]
     ) -> tuple[Effects, tuple[Executed | UsageError, ...]]:
         """Several requests in one transaction, each with its own outcome."""
-        tx = Transaction(self.snapshot)
+        tx = CatalogTransaction(self.snapshot)
         frontiers = self.frontiers(*(request for request, _ in requests))
         told = plan_advances(tx, requests, frontiers, self.now_ms, environment=self.environment)
         self.commit(tx)
         return told
 
-    def commit(self, tx: Transaction) -> None:
+    def commit(self, tx: CatalogTransaction) -> None:
         self.ts += 1
         batch = tx.batch()
         self.events += [change.key for change in batch.changes if change.kind is AUDIT_LOG]
@@ -130,7 +132,7 @@ class World:
     def get(self, text: str) -> Described:
         return self.view.resolve(name(text), ME)
 
-    def hold(self, text: str) -> Hold:
+    def hold(self, text: str) -> NamedHold:
         return self.view.hold(self.get(text).id)
 
     def names(self, kind: ObjectType) -> list[str]:

@@ -10,7 +10,7 @@ from persist.core.catalog.kinds import HOLD
 from persist.core.catalog.objects import Hold as HoldRow
 from persist.core.catalog.objects import HoldKey
 from persist.core.catalog.values import Id
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 
 _log = logging.getLogger("persist.control")
 
@@ -58,12 +58,12 @@ class Lags:
         return {hold.id: standing_of(hold, uppers, given, now_ms) for hold in holds}
 
 
-def _was_told(row: HoldRow | None, hold: Hold) -> bool:
+def _was_told(row: HoldRow | None, hold: NamedHold) -> bool:
     moved = None if row is None or not hold.is_active else row.last_auto_advance_ms
     return row is not None and moved is not None and moved >= row.last_ack_ms
 
 
-def _moved(row: HoldRow, hold: Hold) -> HoldRow:
+def _moved(row: HoldRow, hold: NamedHold) -> HoldRow:
     return replace(
         row,
         at=hold.at,

@@ -18,7 +18,7 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import OutOfSync, UniquenessViolation
 from persist.core.catalog.kinds import AUDIT_LOG, ITEM, SCHEMA, STORAGE_COLLECTION_METADATA, Kind
 from persist.core.catalog.snapshot import Change
-from persist.core.catalog.transaction import Transaction
+from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import (
     Acl,
     AuditAlteredV1,
@@ -62,7 +62,7 @@ class Planning:
     ``fresh``: what is known of collections that this transaction creates, and ``inputs`` what these are made from.
     """
 
-    tx: Transaction
+    tx: CatalogTransaction
     view: CatalogView
     session: Session
     role: RoleRef

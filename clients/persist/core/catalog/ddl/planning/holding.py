@@ -20,7 +20,7 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import CURSOR, HOLD
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Space
 from persist.core.frontier import Antichain
-from persist.core.time.hold import Hold
+from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Advance, Holds
 from persist.errors import InvalidArgument, NotReadable, UsageError
 
@@ -145,7 +145,7 @@ def acknowledge(it: Planning, statement: Acknowledge) -> Executed:
 def advance_all(it: Planning, requests: Sequence[AdvanceHold]) -> tuple[Executed | UsageError, ...]:
     """Several at once, in order of arrival, each with its own outcome: of a hold what it comes to is written once."""
     outcomes: dict[int, Executed | UsageError] = {}
-    found: dict[int, tuple[Described, Hold]] = {}
+    found: dict[int, tuple[Described, NamedHold]] = {}
     for number, request in enumerate(requests):
         try:
             item = it.owned(request.name, ObjectType.HOLD)
@@ -159,7 +159,7 @@ def advance_all(it: Planning, requests: Sequence[AdvanceHold]) -> tuple[Executed
     holds, told = _holds(it, objects).advance_all(asked, now_ms=it.now_ms)
     for number, outcome in zip(found, told, strict=True):
         item, before = found[number]
-        is_moved = isinstance(outcome, Hold)
+        is_moved = isinstance(outcome, NamedHold)
         outcomes[number] = Executed("ALTER HOLD", item.id, before.name) if is_moved else outcome  # type: ignore[assignment]  # it is an error otherwise
     for item, before in {item.id: (item, before) for item, before in found.values()}.values():
         after = holds.get(before.name)
@@ -219,7 +219,7 @@ def _begin_earlier(it: Planning, id: Id, at: int) -> None:
     it.fresh[id] = Antichain.of(at)
 
 
-def _check_delivered(it: Planning, hold: Hold, to: int) -> None:
+def _check_delivered(it: Planning, hold: NamedHold, to: int) -> None:
     uppers = [known.upper for id in hold.objects if (known := it.frontiers.get(Id.parse(id))) is not None]
     least = min((upper.elements[0] for upper in uppers if upper.elements), default=None)
     if to < 1 or (least is not None and to > least):
@@ -240,7 +240,7 @@ def _with_since(it: Planning, ids: Iterable[Id]) -> list[Id]:
     return [id for id in ids if id.space is Space.USER and it.view.item(id).item_type in COLLECTIONS]
 
 
-def _of(it: Planning, hold: Hold) -> Holds:
+def _of(it: Planning, hold: NamedHold) -> Holds:
     return _holds(it, map(Id.parse, hold.objects))
 
 
@@ -250,13 +250,13 @@ def _new_name(it: Planning, schema: Id, name: QualifiedName) -> str:
     return str(QualifiedName(name.item, row.name, database))
 
 
-def _write(it: Planning, id: Id, hold: Hold) -> None:
+def _write(it: Planning, id: Id, hold: NamedHold) -> None:
     it.put(HOLD, o.HoldKey(id), row_of(hold))
     objects = tuple(map(Id.parse, hold.objects))
     it.held[id] = Held(id, objects, hold.at)
 
 
-def row_of(hold: Hold) -> o.Hold:
+def row_of(hold: NamedHold) -> o.Hold:
     """A hold as the catalog keeps it, under the id of its item."""
     return o.Hold(
         hold.at,
