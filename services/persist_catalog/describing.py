@@ -16,7 +16,7 @@ from persist.core.catalog.rows import Row, RowCodec
 from persist.errors import InvalidArgument
 from persist.v1 import catalog_ddl_pb2 as pb
 from persist.wire.catalog.ddl import name_in, session_in, type_in
-from persist.wire.catalog.ddl_entries import Wanted, audit_listed, listed, page
+from persist.wire.catalog.ddl_entries import WantedItems, audit_listed, listed, page
 from persist.wire.catalog.rpc import at_least_in
 from persist_catalog.conflicts import changes_of
 from persist_catalog.mirror import Mirror
@@ -67,13 +67,13 @@ class Describing:
             view = self._seen()
         check_may_in_system(view, view.role(role), "A")
 
-    def _wanted(self, view: CatalogView, request: pb.DescribeRequest, role: str) -> Wanted:
+    def _wanted(self, view: CatalogView, request: pb.DescribeRequest, role: str) -> WantedItems:
         if request.kind not in (pb.CATALOG_ENTRY_KIND_ITEM, pb.CATALOG_ENTRY_KIND_HOLD):
             _all_only(request)
         types = frozenset(map(type_in, request.types))
         if not request.HasField("name"):
-            return Wanted(types=types)
-        return Wanted(view.resolve(name_in(request.name), session_in(request, role)).id, types)
+            return WantedItems(types=types)
+        return WantedItems(view.resolve(name_in(request.name), session_in(request, role)).id, types)
 
     def _seen(self) -> CatalogView:
         known = None if self._view is None else self._mirror.since(self._upper)

@@ -15,7 +15,7 @@ from persist.client.collections.seat import Seat
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 from persist_catalog.service import CatalogService, Duty
 from persist_host import Host, Telemetry
 from persist_host.address import Socket
@@ -33,7 +33,7 @@ class Embedded:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See ``Leads``."""
         return await self._service.execute(statements, session, token, history)
 

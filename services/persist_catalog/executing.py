@@ -19,7 +19,7 @@ from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 from persist_catalog.leadership import Leadership, Role
 
 
@@ -46,7 +46,7 @@ class Executing:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See Leads. A server that follows leads from now on where no other can. Raises NotWritable, Fenced."""
         leader = await self.led()
         return await leader.execute(statements, session, token, history)

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import grpc.aio
 
-from persist.client.catalog.addresses import Addresses, Kept, KeptInShard, KeptInStash
+from persist.client.catalog.addresses import Addresses, AddressRows, KeptInShard, KeptInStash
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.implementation import Implementation
 from persist.client.catalog.log.shard_log import open_shard_log
@@ -31,7 +31,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import MEMORY
 from persist.v1.catalog_pb2_grpc import add_CatalogServiceServicer_to_server
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 from persist.wire.catalog.rows import CODEC
 from persist_catalog.describing import Describing
 from persist_catalog.executing import Executing
@@ -155,7 +155,7 @@ class CatalogService:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """Carry out statements, as ``Execute`` does."""
         return await (await self.serving()).executing.execute(statements, session, token, history)
 
@@ -207,7 +207,7 @@ class CatalogService:
         second = DurableCatalog(await self._stash(self._duty.environment))
         return ShadowCatalog(durable, second, runtime=self._runtime)
 
-    async def _kept(self) -> Kept:
+    async def _kept(self) -> AddressRows:
         if self._client is None:
             return KeptInStash(self._duty.environment, self._stash)
         return KeptInShard(self._client, self._duty.environment)

@@ -27,8 +27,8 @@ from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
 from persist.wire.catalog.ddl import outcome_message, session_in, statement_in
 from persist.wire.catalog.rows import SIDES
-from persist.wire.catalog.rpc import WriteSession as Named
 from persist.wire.catalog.rpc import (
+    WriteSession,
     at_least_in,
     body_in,
     changes_in,
@@ -138,7 +138,7 @@ class CatalogServicer(CatalogServiceServicer):
             token = await it.leadership.join(wanted)
         session = it.sessions.open(token)
         return pb.OpenSessionResponse(
-            session=session_message(Named(session.session_id, token)),
+            session=session_message(WriteSession(session.session_id, token)),
             upper=max(it.mirror.upper, it.leadership.begun),
             lease_ms=int(it.sessions.lease * 1000),
         )
@@ -205,7 +205,7 @@ class CatalogServicer(CatalogServiceServicer):
         self._telemetry.count("persist_catalog_commits_total")
         return pb.CommitResponse(ts=ts, news=self._news(it, request.base_upper))
 
-    async def _wanted(self, it: Serving, session: Named, request: pb.CommitRequest) -> Wanted:
+    async def _wanted(self, it: Serving, session: WriteSession, request: pb.CommitRequest) -> Wanted:
         if request.HasField("stage"):
             pieces = partial(it.stages.whole, session.session_id, request.stage)
             return Staged(request, lambda: self._runtime.offload(_staged_in, request, pieces()))
@@ -327,7 +327,7 @@ class CatalogServicer(CatalogServiceServicer):
         await it.describing.check_admin(role_of(context))
         return it
 
-    def _used(self, it: Serving, session: Named) -> Named:
+    def _used(self, it: Serving, session: WriteSession) -> WriteSession:
         """The session, which is used now. One that is not there is refused unless its token is what is wrong."""
         if it.leadership.own == session.token and it.leadership.role is Role.LEADER:
             it.sessions.get(session.session_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from persist.core.shard.commands import SchemaEntry
-from persist.machine.shards import Change, ShardInfo, SnapshotPlan
+from persist.machine.shards import ShardInfo, ShardMoved, SnapshotPlan
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc_reads import chunks, frontier_message, info_message
 
@@ -38,7 +38,7 @@ def plan_pieces(plan: SnapshotPlan) -> Iterator[pb.SnapshotResponse]:
         yield pb.SnapshotResponse(plan=piece)
 
 
-def change_pieces(change: Change, *, schemas: bool = True) -> Iterator[pb.ChangeChunk]:
+def change_pieces(change: ShardMoved, *, schemas: bool = True) -> Iterator[pb.ChangeChunk]:
     """A change in messages of bounded size."""
     info: pb.ShardInfo | None = info_of(change.info, schemas=schemas)
     for chunk in chunks(change.batches):
@@ -52,7 +52,7 @@ class Pushes:
     def __init__(self) -> None:
         self._cached: OrderedDict[_Key, pb.WatchResponse] = OrderedDict()
 
-    def pieces(self, change: Change, schemas_before: tuple[SchemaEntry, ...] | None) -> Iterator[pb.WatchResponse]:
+    def pieces(self, change: ShardMoved, schemas_before: tuple[SchemaEntry, ...] | None) -> Iterator[pb.WatchResponse]:
         """The messages of a change for a watcher that has ``schemas_before`` (None: nothing yet)."""
         schemas = change.info.schemas != schemas_before
         lower = change.batches[0].desc.lower if change.batches else None

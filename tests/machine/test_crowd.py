@@ -12,7 +12,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, HeartbeatReader, RegisterLeasedReader
 from persist.errors import LocationError
 from persist.machine.local_shards import LocalShards
-from persist.machine.shards import Change
+from persist.machine.shards import ShardMoved
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredConsensus
 
@@ -27,12 +27,12 @@ class Watchers:
     """Watchers of one shard, and what they were sent."""
 
     def __init__(self, shards: LocalShards, shard: ShardId, count: int) -> None:
-        self.changes: list[list[Change]] = [[] for _ in range(count)]
+        self.changes: list[list[ShardMoved]] = [[] for _ in range(count)]
         self._shards = shards
         self._shard = shard
         self._tasks = [asyncio.create_task(self._watch(told)) for told in self.changes]
 
-    async def _watch(self, told: list[Change]) -> None:
+    async def _watch(self, told: list[ShardMoved]) -> None:
         async for change in self._shards.watch(self._shard, MINIMUM, timeout=300):
             told.append(change)
 

@@ -310,7 +310,7 @@ def sweep_by_age_only() -> Any:
             return survey.Verdict.LEAKED, "it is old"
         return survey.Verdict.UNLINKED, "it is young"
 
-    return swapped(survey.Names, _part=part)
+    return swapped(survey.LiveKeys, _part=part)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ LOOKED_AT_MAX: Final = 16
 """Shards in use that are passed over, for each one that is asked for."""
 
 
-class Kept(Protocol):
+class KeptForShard(Protocol):
     """What is kept for one shard."""
 
     @property
@@ -41,7 +41,7 @@ class Kept(Protocol):
         ...
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=KeptForShard)
 
 
 class ShardCache(Generic[K]):

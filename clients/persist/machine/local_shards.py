@@ -30,7 +30,7 @@ from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.intake import Intake
-from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
 from persist.machine.upkeep.finalizer import Finalizer
 from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
@@ -218,7 +218,7 @@ class LocalShards:
                     return NotYet(info=_info(state))
                 state = _newest(known)
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         """What lies beyond ``frontier``, waiting for it at most ``timeout``. One Consensus read."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
@@ -228,16 +228,16 @@ class LocalShards:
                 if not await known.follower.moved_past(state, deadline):
                     break
                 state = _newest(known)
-        return Change(info=_info(state), batches=_beyond(state, frontier))
+        return ShardMoved(info=_info(state), batches=_beyond(state, frontier))
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         """Every change from ``frontier`` on, as this process sees it."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
         state = await known.applier.refresh(deadline)
         async with known.follower.following():
             while True:
-                yield Change(info=_info(state), batches=_beyond(state, frontier))
+                yield ShardMoved(info=_info(state), batches=_beyond(state, frontier))
                 frontier = frontier.join(state.upper)
                 if frontier.is_empty or (news := await _news(known, state, deadline)) is None:
                     return

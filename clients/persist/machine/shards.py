@@ -55,7 +55,7 @@ class NotYet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShardMoved:
     """The shard moved: ``batches`` tile [lower of the first, info.upper) and continue what was asked for or returned
     before.
 
@@ -89,15 +89,15 @@ class Shards(Protocol):
         """The batches to read at ``as_of``, waiting while as_of >= upper. Raises NotReadable below since."""
         ...
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         """Batches whose upper lies beyond ``frontier``; waits for the upper to pass it, at most ``timeout``.
 
-        When the wait ends without news the Change has no batches. Raises LocationError when it ends while the store
+        When the wait ends without news the ShardMoved has no batches. Raises LocationError when it ends while the store
         does not answer.
         """
         ...
 
-    def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         """Every change as it commits, from ``frontier`` on without gap or repeat, for at most ``timeout`` seconds.
 
         A change is that upper, since or schemas moved; that only since did may come some time later, folded.

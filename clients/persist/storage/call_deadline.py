@@ -17,7 +17,7 @@ from persist.threads import storing
 T = TypeVar("T")
 
 
-class Call:
+class StoreCall:
     """One call in flight. ``sent`` is set just before anything could reach the store."""
 
     def __init__(self, what: str, timeout: float, *, mutation: bool) -> None:
@@ -42,9 +42,9 @@ class Call:
 
 
 @asynccontextmanager
-async def deadline(what: str, timeout: float, *, mutation: bool = False) -> AsyncIterator[Call]:
+async def deadline(what: str, timeout: float, *, mutation: bool = False) -> AsyncIterator[StoreCall]:
     """The body must end within ``timeout`` seconds, or it is cancelled and the call's ``late`` error raised."""
-    call = Call(what, timeout, mutation=mutation)
+    call = StoreCall(what, timeout, mutation=mutation)
     scope = asyncio.timeout(check_timeout(timeout))
     try:
         async with scope:

@@ -19,7 +19,7 @@ _EDGES_MS: Final = tuple(0.05 * 2 ** (n / 2) for n in range(44))
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """What happened to one kind of call: how many, how many failed, bytes moved, seconds in all and by bucket."""
 
     calls: int = 0
@@ -46,7 +46,7 @@ class Meter:
 
     def __init__(self, otel: Any = None) -> None:
         self._lock = threading.Lock()
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, CallTally] = {}
         self._requests: dict[str, int] = {}
         self._duration = otel.create_histogram("persist.store.duration", unit="s") if otel else None
         self._moved = otel.create_counter("persist.store.bytes", unit="By") if otel else None
@@ -55,7 +55,7 @@ class Meter:
     def record(self, name: str, seconds: float, size: int, error: PersistError | None) -> None:
         """One call ended."""
         with self._lock:
-            tally = self._tallies.setdefault(name, Tally())
+            tally = self._tallies.setdefault(name, CallTally())
             tally.calls += 1
             tally.failures += error is not None
             tally.bytes += size
@@ -74,7 +74,7 @@ class Meter:
             self._sent.add(1, {"kind": kind})
 
     @property
-    def tallies(self) -> Mapping[str, Tally]:
+    def tallies(self) -> Mapping[str, CallTally]:
         """By name of the call. Live objects: read them, do not keep them."""
         with self._lock:
             return dict(self._tallies)

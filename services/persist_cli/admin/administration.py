@@ -10,11 +10,11 @@ import typer
 from persist.core import names
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.garbage.inventory import Inventory, Names
+from persist.machine.garbage.inventory import Inventory, LiveKeys
 from persist.machine.garbage.sweeper import Sweeper
 from persist.machine.local_shards import LocalShards
 from persist.machine.upkeep.fsck import Fsck
-from persist.machine.upkeep.upgrade import Upgrade
+from persist.machine.upkeep.upgrade import FormatUpgrade
 from persist.machine.versions import Versions
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
@@ -44,7 +44,7 @@ class Machine:
         self.versions = Versions(self._blob, self._consensus, settings=self.settings, runtime=runtime)
         self.survey = Inventory(self.versions, settings=self.settings, runtime=runtime)
         self.sweeper = Sweeper(self.shards, self.survey, settings=self.settings, runtime=runtime)
-        self.upgrade = Upgrade(self.versions, settings=self.settings, runtime=runtime)
+        self.upgrade = FormatUpgrade(self.versions, settings=self.settings, runtime=runtime)
         self.fsck = Fsck(self.survey, settings=self.settings, runtime=runtime)
 
     async def check(self) -> None:
@@ -55,7 +55,7 @@ class Machine:
         """For one piece of work on one shard."""
         return Deadline(self.runtime, self.settings.maintenance_timeout_ms / 1000)
 
-    async def names(self, shard: ShardId) -> Names:
+    async def names(self, shard: ShardId) -> LiveKeys:
         """What a shard's live states name. Raises ShardNotFound."""
         names = await self.survey.names(shard, self.deadline())
         if names is None:

@@ -9,7 +9,7 @@ from persist.errors import CorruptData, PersistError, VersionMismatch
 from persist.machine.backup.copying import Store
 from persist.machine.backup.rebuild import Rebuilder, Rebuilt
 from persist.machine.upkeep import next_step
-from persist.machine.upkeep.repair import Loss, Repair
+from persist.machine.upkeep.repair import Loss, PartRepair
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import say
 from persist_cli.options import EXIT_FAILED
@@ -24,7 +24,7 @@ async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: boo
 
     A state that cannot be read is no part: it is reported separately, with what to do about it.
     """
-    repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    repair = PartRepair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
     outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
     beyond: list[Row] = []

@@ -10,7 +10,7 @@ from typing import Final
 from persist.core.ids import ShardId
 from persist.errors import Determinate, InvalidArgument
 from persist.machine.garbage.inventory import Verdict
-from persist.machine.upkeep.usage import Counted, Prices, Usage, usage_of
+from persist.machine.upkeep.usage import CountedRequests, Prices, Usage, usage_of
 from persist.runtime import Runtime
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
@@ -52,7 +52,7 @@ async def usage(
                 with outcomes.of(shard):
                     found.append(await task)
                 steps(1)
-    own = Counted(requests=dict(machine.meter.requests))
+    own = CountedRequests(requests=dict(machine.meter.requests))
     servers = await _servers(metrics, over, machine.runtime)
     total = sum(each.total for each in found)
     written = await machine.upgrade.write_version(machine.deadline())
@@ -88,7 +88,7 @@ def _row(each: Usage) -> Record:
     }
 
 
-def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[str, float]) -> None:
+def _tables(found: list[Usage], own: CountedRequests, servers: CountedRequests, costs: Mapping[str, float]) -> None:
     rows = [list(_row(each).values()) for each in found]
     columns = ("shard", *(verdict.value for verdict in _VERDICTS), "total", "blobs")
     if rows:
@@ -104,10 +104,10 @@ def _tables(found: list[Usage], own: Counted, servers: Counted, costs: Mapping[s
     print_table(("cost", "price"), [[name.replace("_", " "), priced(cost)] for name, cost in costs.items()])
 
 
-async def _servers(urls: list[str], over: float, runtime: Runtime) -> Counted:
+async def _servers(urls: list[str], over: float, runtime: Runtime) -> CountedRequests:
     """The requests that servers send meanwhile. One that restarts in between counts from zero."""
     if not urls:
-        return Counted()
+        return CountedRequests()
     before = [await runtime.offload(_requests, url) for url in urls]
     await runtime.sleep(over)
     after = [await runtime.offload(_requests, url) for url in urls]
@@ -116,7 +116,7 @@ async def _servers(urls: list[str], over: float, runtime: Runtime) -> Counted:
         for kind, count in new.items():
             earlier = old.get(kind, 0.0)
             requests[kind] = requests.get(kind, 0.0) + (count - earlier if count >= earlier else count)
-    return Counted(requests=requests, seconds=over)
+    return CountedRequests(requests=requests, seconds=over)
 
 
 def _requests(url: str) -> dict[str, float]:

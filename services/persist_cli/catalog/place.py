@@ -11,7 +11,7 @@ import typer
 from persist_cli.options import LOCATION, Target, Where, sqlite_file
 
 if TYPE_CHECKING:
-    from persist.client.catalog.addresses import Kept
+    from persist.client.catalog.addresses import AddressRows
     from persist.client.catalog.port import OpenableCatalog, RowLog
     from persist.client.client import Client
     from persist.client.collections.environment import Environment
@@ -129,7 +129,7 @@ class Place:
                 return ""
             return address if (status.role, status.own) == ("leader", token) else ""
 
-    async def _kept(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "Kept":
+    async def _kept(self, settings: "Settings", stack: contextlib.AsyncExitStack) -> "AddressRows":
         from persist.client.catalog.addresses import KeptInShard, KeptInStash
         from persist.client.catalog.log.stash_log import open_stash_log
         from persist.runtime import system

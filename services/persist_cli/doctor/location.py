@@ -20,7 +20,7 @@ from persist.extras import extra
 from persist.machine.gate import Gate
 from persist.machine.local_shards import LocalShards
 from persist.machine.upkeep import next_step
-from persist.machine.upkeep.repair import Repair
+from persist.machine.upkeep.repair import PartRepair
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -238,7 +238,7 @@ async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
     """Whether all that states name is there, in its length. No blob is read."""
     deeper = next_step.check_all(deep=True).command(target.words)
     machine = Machine(target, settings)
-    repair = Repair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    repair = PartRepair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
     there = looked = parts = 0
     hurt = None
     try:

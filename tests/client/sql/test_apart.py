@@ -11,7 +11,7 @@ from client.collections.support import Items
 from client.collections.views.view_support import TOTAL, World
 from client.support import client_of, memory_place
 
-from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.apart.queries import ApartQueries
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.run.engine import Limits
@@ -19,8 +19,8 @@ from persist.client.sql.run.engine import Limits
 SMALL = Limits(memory_bytes=64 << 20, threads=1, timeout=300.0)
 
 
-def asked(query: str) -> Asked:
-    return Asked(query=query, as_of=1)
+def asked(query: str) -> QueryAt:
+    return QueryAt(query=query, as_of=1)
 
 
 def children() -> dict[int, dict[str, str]]:

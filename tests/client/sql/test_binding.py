@@ -5,7 +5,7 @@ import pytest
 from client.sql.support import rows, sessions
 
 from persist import Schema
-from persist.client.sql.bind.binding import Bound, bind, pushed
+from persist.client.sql.bind.binding import BoundQuery, bind, pushed
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.text import one
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
@@ -20,12 +20,12 @@ create view v (a, b) as select id, name from t where n > 3;
 """.replace(" (a, b)", "").replace("select id, name from", "select id as a, name as b from")
 
 
-async def bound(session, text: str) -> Bound:
+async def bound(session, text: str) -> BoundQuery:
     view = await session.environment.strict_view()
     return pushed(bind(one(text).statement.query, view, session.variables.session))
 
 
-def read(found: Bound) -> set[tuple]:
+def read(found: BoundQuery) -> set[tuple]:
     """What is read: name, columns, conditions, whatever the order of the places."""
     return {
         (each.described.name.item, each.columns, tuple((c.column, c.op, c.value) for c in each.conditions))
@@ -183,7 +183,7 @@ class Made:
 def test_a_view_that_nobody_could_read_is_not_made(query: str, deepest: int):
     views, session = Made(query), Session()
 
-    def bound(text: str, *, is_view: bool = False) -> Bound:
+    def bound(text: str, *, is_view: bool = False) -> BoundQuery:
         return bind(one(text).statement.query, views, session, definite=True, is_view=is_view)
 
     # The last view that is made, and a query over it.

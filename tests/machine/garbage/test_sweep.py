@@ -17,7 +17,7 @@ from persist.core.ids import ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
 from persist.machine.compaction.compactor import Compactor
-from persist.machine.garbage.inventory import Names, Verdict
+from persist.machine.garbage.inventory import LiveKeys, Verdict
 from persist.machine.upkeep.usage import Prices, usage_of
 from persist.retry.deadline import Deadline
 from persist.runtime import system
@@ -40,7 +40,7 @@ async def tick() -> None:
     await asyncio.sleep(0.003)
 
 
-async def names(tools: Tools, shard: ShardId) -> Names:
+async def names(tools: Tools, shard: ShardId) -> LiveKeys:
     found = await tools.survey.names(shard, Deadline(system(), 5))
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.batch import Run, fingerprint
 from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, RegisterSchema, TakeOutParts
 from persist.errors import CorruptData, InvalidArgument
-from persist.machine.upkeep.repair import Repair
+from persist.machine.upkeep.repair import PartRepair
 from persist.retry.deadline import Deadline
 
 SETTINGS = replace(OFTEN, inline_part_bytes_max=4096)
@@ -24,9 +24,9 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[str, str]:
     return uris("file+sqlite", tmp_path, request)
 
 
-def repair_of(tools: Tools) -> Repair:
+def repair_of(tools: Tools) -> PartRepair:
     versions = tools.survey.versions
-    return Repair(tools.shards, versions, settings=SETTINGS, runtime=tools.shards.runtime)
+    return PartRepair(tools.shards, versions, settings=SETTINGS, runtime=tools.shards.runtime)
 
 
 async def unchecked(tools: Tools, shard: ShardId, part: str) -> None:

@@ -21,7 +21,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, part_key
 from persist.core.shard.batch import Block, Run
 from persist.core.shard.commands import CompareAndAppend, SchemaEntry
-from persist.machine.shards import Change, ShardInfo
+from persist.machine.shards import ShardInfo, ShardMoved
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
@@ -192,7 +192,7 @@ def test_no_large_message_of_a_change_is_kept_for_other_watchers():
     pushes, shard = Pushes(), new_shard()
     for size, kept in ((64, True), (16 << 10, False)):
         info = ShardInfo(shard=shard, seqno=size, since=Antichain.of(0), upper=Antichain.of(1), schemas=())
-        change = Change(info=info, batches=(append(0, 1, size=size).batch,))
+        change = ShardMoved(info=info, batches=(append(0, 1, size=size).batch,))
         [first], [again] = (list(pushes.pieces(change, ())) for _ in range(2))
         assert first == again
         assert (first is again) == kept

@@ -12,7 +12,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
 from persist.errors import LeaseExpired, NotReadable, ShardClosed, ShardNotFound
-from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
 
 
 class _Shard:
@@ -77,12 +77,12 @@ class MemoryShards:
             return NotYet(info=self._info(shard))
         return SnapshotPlan(info=self._info(shard), as_of=as_of, batches=tuple(state.batches))
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         state = self._state(shard)
         found = tuple(batch for batch in state.batches if frontier.less_than(batch.desc.upper))
-        return Change(info=self._info(shard), batches=found)
+        return ShardMoved(info=self._info(shard), batches=found)
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         try:
             async with asyncio.timeout(timeout):
                 state = self._state(shard)

@@ -7,14 +7,14 @@ from redis import exceptions as redis_errors
 
 from persist.errors import Determinate, Indeterminate, LocationError, StoreFull, StoreReadOnly
 from persist.storage.blob import s3 as blob_s3
-from persist.storage.call_deadline import Call
+from persist.storage.call_deadline import StoreCall
 from persist.storage.consensus import redis as consensus_redis
 from persist.storage.engine import postgres
 from persist.storage.engine.filesystem import filesystem_of, is_network
 
 
-def sent(*, mutation: bool = True) -> Call:
-    call = Call("call", 1.0, mutation=mutation)
+def sent(*, mutation: bool = True) -> StoreCall:
+    call = StoreCall("call", 1.0, mutation=mutation)
     call.sent = True
     return call
 
@@ -92,7 +92,7 @@ def test_s3_failure_is_classified(error: Exception, expected: type[LocationError
 
 
 def test_call_that_was_not_sent_is_determinate() -> None:
-    call = Call("call", 1.0, mutation=True)
+    call = StoreCall("call", 1.0, mutation=True)
     assert isinstance(call.late(), Determinate)
     call.sent = True
     assert isinstance(call.late(), Indeterminate)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from persist.client.binding.looking import incarnation_there, not_found
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
-from persist.client.binding.remap_shard import Ask, Counts, RemapShard
+from persist.client.binding.remap_shard import Ask, MinterCounts, RemapShard
 from persist.client.shard.client import ShardClient
 from persist.client.shard.handles import Closes
 from persist.client.shard.read.listen import Updates
@@ -48,7 +48,7 @@ class LocalMinter(Closes):
     def __init__(self, client: ShardClient) -> None:
         self._client = client
         self._shards: dict[_Key, RemapShard] = {}
-        self._counts = Counts()
+        self._counts = MinterCounts()
         self._incarnations: OrderedDict[ShardId, str] = OrderedDict()
 
     @property

@@ -42,7 +42,7 @@ LET_GO_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class Counts:
+class MinterCounts:
     """Counts of one minter, over all its sources. ``mismatches``: appends that another minter was faster than."""
 
     minted: int = 0
@@ -74,7 +74,7 @@ class Ask:
 class RemapShard:
     """The bindings of one incarnation of a source. Many tasks may ask at once: one append serves them all."""
 
-    def __init__(self, client: ShardClient, source: RemapSource, counts: Counts) -> None:
+    def __init__(self, client: ShardClient, source: RemapSource, counts: MinterCounts) -> None:
         self._client = client
         self._counts = counts
         self._location = client.location

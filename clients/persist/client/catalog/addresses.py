@@ -53,7 +53,7 @@ def leader_shard(environment: str, incarnation: int = 0) -> ShardId:
 class Addresses:
     """Where leaders of one environment listen, as ``kept`` in one place, which it closes. Raises LocationError."""
 
-    def __init__(self, kept: "Kept", runtime: Runtime) -> None:
+    def __init__(self, kept: "AddressRows", runtime: Runtime) -> None:
         self._kept = kept
         self._known: tuple[_Fence, str] | None = None
         self._runtime = runtime
@@ -92,7 +92,7 @@ class Addresses:
         await self._kept.close()
 
 
-class Kept(Protocol):
+class AddressRows(Protocol):
     """Where addresses are kept: rows of each incarnation of the fence, that change at once, or not at all."""
 
     async def read(self, incarnation: int) -> tuple[int, Mapping[FenceToken, str]]:
@@ -118,7 +118,7 @@ class KeptInShard:
         self._environment = environment
 
     async def read(self, incarnation: int) -> tuple[int, Mapping[FenceToken, str]]:
-        """See Kept."""
+        """See AddressRows."""
         shard = leader_shard(self._environment, incarnation)
         try:
             reader = await self._client.open_reader(shard, schema=SCHEMA, purpose="catalog leader")
@@ -134,7 +134,7 @@ class KeptInShard:
     async def replace(
         self, incarnation: int, gone: Mapping[FenceToken, str], token: FenceToken, address: str, upper: int
     ) -> bool:
-        """See Kept."""
+        """See AddressRows."""
         writer = await self._client.open_writer(leader_shard(self._environment, incarnation), schema=SCHEMA)
         updates = [*((each, there, -1) for each, there in gone.items()), (token, address, 1)]
         rows = [
@@ -145,7 +145,7 @@ class KeptInShard:
         return isinstance(outcome, Appended)
 
     async def close(self) -> None:
-        """See Kept."""
+        """See AddressRows."""
 
 
 class KeptInStash:
@@ -160,19 +160,19 @@ class KeptInStash:
         self._logs: dict[int, RowLog] = {}
 
     async def read(self, incarnation: int) -> tuple[int, Mapping[FenceToken, str]]:
-        """See Kept."""
+        """See AddressRows."""
         found = await (await self._log(incarnation)).snapshot()
         return found.upper, {_token(update.row.key): update.row.value.decode() for update in found.updates}
 
     async def replace(
         self, incarnation: int, gone: Mapping[FenceToken, str], token: FenceToken, address: str, upper: int
     ) -> bool:
-        """See Kept."""
+        """See AddressRows."""
         changes = [*((_row(each, there), -1) for each, there in gone.items()), (_row(token, address), 1)]
         return await (await self._log(incarnation)).append(changes, upper, expected_upper=upper) is None
 
     async def close(self) -> None:
-        """See Kept."""
+        """See AddressRows."""
         while self._logs:
             await self._logs.popitem()[1].close()
 

@@ -42,6 +42,7 @@ from persist.wire.catalog.rows import CODEC, SIDES
 from persist.wire.catalog.rpc import (
     REQUEST_ID_BYTES,
     Changes,
+    WriteSession,
     answers,
     changes_message,
     news_of,
@@ -52,7 +53,6 @@ from persist.wire.catalog.rpc import (
     token_message,
     updates_of,
 )
-from persist.wire.catalog.rpc import WriteSession as Named
 from persist.wire.catalog.rpc_footprint import footprint_message, key_bytes
 from persist.wire.catalog.rpc_stage import is_staged, pieces_of
 
@@ -258,7 +258,7 @@ class _Opening(DurableCatalog):
         super().__init__(log, content_version=content_version)
         self.log = log
 
-    async def writable(self, calls: CatalogCalls, session: Named) -> "RemoteOpened":
+    async def writable(self, calls: CatalogCalls, session: WriteSession) -> "RemoteOpened":
         """The catalog of a session. Raises Fenced, IncompatibleDataVersion (the server has another release)."""
         with self.log.counting():
             raw = await self._raw()
@@ -278,7 +278,14 @@ class RemoteOpened(OpenedCatalog):
     """The ReadWriteCatalog of a session. Reads and follows like any other; the leader decides what is committed."""
 
     def __init__(
-        self, log: RemoteLog, calls: CatalogCalls, session: Named, snapshot: Snapshot, *, upper: int, claim: FenceClaim
+        self,
+        log: RemoteLog,
+        calls: CatalogCalls,
+        session: WriteSession,
+        snapshot: Snapshot,
+        *,
+        upper: int,
+        claim: FenceClaim,
     ) -> None:
         super().__init__(
             log,
@@ -292,7 +299,7 @@ class RemoteOpened(OpenedCatalog):
         )
         self._rows = log
         self._calls = calls
-        self._session: Named | None = session
+        self._session: WriteSession | None = session
         self._own = session.token
 
     async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
@@ -464,7 +471,7 @@ class RemoteOpened(OpenedCatalog):
             return await self._calls.write(rpc, request, settled=settled)
 
     def _named(self) -> pb.CatalogSession:
-        return session_message(self._session or Named("none", self._own))
+        return session_message(self._session or WriteSession("none", self._own))
 
     async def _begin_session(self) -> None:
         """The one before was not used for long. While no other process led, another one is as good."""

@@ -14,7 +14,7 @@ from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold
 from persist.errors import Overloaded
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 
 PAUSE_SECONDS: Final = 0.2
 """Between the beginnings of two transactions."""
@@ -22,7 +22,7 @@ TOGETHER_MAX: Final = 1_000
 WAITING_MAX: Final = 50_000
 
 Asked: TypeAlias = tuple[AdvanceHold | Acknowledge, Session]
-Flush: TypeAlias = Callable[[Sequence[Asked]], Awaitable[Sequence[Outcome | Exception]]]
+Flush: TypeAlias = Callable[[Sequence[Asked]], Awaitable[Sequence[DdlOutcome | Exception]]]
 
 
 class Advances:
@@ -32,15 +32,15 @@ class Advances:
         self._flush = flush
         self._runtime = runtime
         self._tasks = tasks
-        self._waiting: deque[tuple[Asked, asyncio.Future[Outcome]]] = deque()
+        self._waiting: deque[tuple[Asked, asyncio.Future[DdlOutcome]]] = deque()
         self._next = float("-inf")
         self._working: asyncio.Task[None] | None = None
 
-    async def put(self, statement: AdvanceHold | Acknowledge, session: Session) -> Outcome:
+    async def put(self, statement: AdvanceHold | Acknowledge, session: Session) -> DdlOutcome:
         """What became of one of them. Raises its error, Overloaded, LocationError."""
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded("too many holds and cursors are being moved", hint="retry", retry_after_ms=1000)
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[DdlOutcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(((statement, session), outcome))
         if self._working is None or self._working.done():
             self._working = self._tasks.start(self._work())
@@ -57,7 +57,7 @@ class Advances:
             while self._waiting:
                 self._waiting.popleft()[1].cancel()
 
-    async def _together(self, taken: "Sequence[tuple[Asked, asyncio.Future[Outcome]]]") -> None:
+    async def _together(self, taken: "Sequence[tuple[Asked, asyncio.Future[DdlOutcome]]]") -> None:
         try:
             outcomes = await self._flush([asked for asked, _ in taken])
         except Exception as error:

@@ -33,7 +33,7 @@ from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks, outcome_of
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.wire.catalog.ddl import Outcome, weighed
+from persist.wire.catalog.ddl import DdlOutcome, weighed
 
 STATEMENTS_MAX: Final = 1_000
 """In one request."""
@@ -54,7 +54,7 @@ _MOVES: Final = (AdvanceHold, Acknowledge)
 @dataclass(frozen=True, slots=True)
 class _Known:
     body: bytes
-    task: "asyncio.Task[Outcome]"
+    task: "asyncio.Task[DdlOutcome]"
     request_bytes: int
 
 
@@ -80,7 +80,7 @@ class Executor:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, *, token: Token | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
         Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
@@ -140,7 +140,9 @@ class Executor:
             _, oldest = self._done.popitem(last=False)
             self._done_bytes -= _bytes_of(oldest.task.result())
 
-    async def _execute(self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes) -> Outcome:
+    async def _execute(
+        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes
+    ) -> DdlOutcome:
         if len(statements) == 1 and isinstance(statements[0], _MOVES):
             return await self._advances.put(statements[0], session)
         async with self._turn:
@@ -149,18 +151,18 @@ class Executor:
 
     async def _transact(
         self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes
-    ) -> Outcome:
+    ) -> DdlOutcome:
         backoff = self._backoff()
         while True:
             done = self._catalog.get(COMMIT, CommitKey(str(token)))
             if done is not None:
                 first_outcome(token, done, body)
-                return Outcome(self._again(statements, session), self._catalog.upper)
+                return DdlOutcome(self._again(statements, session), self._catalog.upper)
             transaction = self._catalog.transaction(token=token)
             transaction.told_body = body
             try:
                 effects, executed = await self._planned(transaction, statements, session)
-                return Outcome(executed, await self._committed(transaction, effects))
+                return DdlOutcome(executed, await self._committed(transaction, effects))
             except OutOfSync:
                 if not await backoff.pause():
                     raise
@@ -176,7 +178,7 @@ class Executor:
             found.append(Executed(tag_of(statement), id, full, "this was done before"))
         return tuple(found)
 
-    async def _flush(self, asked: "Sequence[Asked]") -> "Sequence[Outcome | Exception]":
+    async def _flush(self, asked: "Sequence[Asked]") -> "Sequence[DdlOutcome | Exception]":
         """Positions that move, in one transaction; what is wrong with one of them is the outcome of that one."""
         async with self._turn:
             await self._begun()
@@ -191,7 +193,7 @@ class Executor:
 
     async def _flushed(
         self, transaction: CatalogTransaction, asked: "Sequence[Asked]"
-    ) -> "Sequence[Outcome | Exception]":
+    ) -> "Sequence[DdlOutcome | Exception]":
         view = CatalogView.at(transaction.snapshot)
         objects = {item.id: item for each, session in asked for item in touched(view, (each,), session)}
         frontiers = await self._storage.frontiers(objects.values())
@@ -201,7 +203,7 @@ class Executor:
         upper = self._catalog.upper
         if any(isinstance(each, Executed) for each in outcomes):
             upper = await self._committed(transaction, effects)
-        return [Outcome((each,), upper) if isinstance(each, Executed) else each for each in outcomes]
+        return [DdlOutcome((each,), upper) if isinstance(each, Executed) else each for each in outcomes]
 
     async def _begun(self) -> None:
         while not self._is_begun:
@@ -252,7 +254,7 @@ class Executor:
         return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))
 
 
-def _bytes_of(outcome: Outcome) -> int:
+def _bytes_of(outcome: DdlOutcome) -> int:
     """About what an outcome takes."""
     return sum(_EXECUTED_BYTES + len(each.tag) + len(each.name) + len(each.notice) for each in outcome.executed)
 

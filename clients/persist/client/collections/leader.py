@@ -17,7 +17,7 @@ from persist.client.collections.executor import Executor
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 
 
 class Leads(Protocol):
@@ -25,7 +25,7 @@ class Leads(Protocol):
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See Executor. ``history`` of the catalog that the statements come of; None: any.
 
         Raises Fenced once another process opened the catalog, HistoryRewound.
@@ -56,7 +56,7 @@ class Leader:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See Leads."""
         check_same(history, self.catalog.history, self.environment)
         return await self._executor.execute(statements, session, token=token)
@@ -89,7 +89,7 @@ class LoneLeader:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See Leads."""
         return await self._leader.execute(statements, session, token, history)
 

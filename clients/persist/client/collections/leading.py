@@ -36,7 +36,7 @@ from persist.errors import (
 from persist.extras import extra
 from persist.retry.deadline import Deadline
 from persist.storage.open import MEMORY, READ_ONLY
-from persist.wire.catalog.ddl import Outcome
+from persist.wire.catalog.ddl import DdlOutcome
 
 if TYPE_CHECKING:
     from persist.client.remote.catalog_ddl import DdlServers
@@ -87,7 +87,7 @@ class Leading:
         *,
         history: int | None = None,
         timeout: float | None = None,
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """What became of statements, executed once by the leader. Raises what executing raises.
 
         ``history`` of the catalog that they come of: in no other one are they executed. None: any.
@@ -114,7 +114,7 @@ class Leading:
         deadline: Deadline,
         history: int | None,
         unsure: list[Indeterminate],
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See ``execute``; ``unsure`` gets the attempts that may have happened."""
         again = False
         while True:
@@ -314,7 +314,7 @@ class _Other:
 
     async def execute(
         self, statements: Sequence[Statement], session: Session, token: Token, deadline: Deadline, history: int | None
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """See Leading. One attempt."""
         if not self._verified:
             await self._verify(deadline)

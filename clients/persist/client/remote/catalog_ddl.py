@@ -20,7 +20,7 @@ from persist.settings import Settings
 from persist.v1 import catalog_ddl_pb2 as pb_ddl
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
-from persist.wire.catalog.ddl import Outcome, outcome_of, request_message
+from persist.wire.catalog.ddl import DdlOutcome, outcome_of, request_message
 from persist.wire.catalog.rpc import answers, leads, optional_token
 
 ROLE_HEADER: Final = "persist-role"
@@ -40,7 +40,7 @@ class DdlServers:
         token: Token,
         deadline: Deadline,
         history: int | None = None,
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """What became of the statements, asked until it is known. Raises what executing raises, LocationError.
 
         ``history`` of the catalog that they come of; None: any. Raises HistoryRewound where there is another one.
@@ -83,7 +83,7 @@ class DdlLeader:
         token: Token,
         seconds: float,
         history: int | None = None,
-    ) -> Outcome:
+    ) -> DdlOutcome:
         """As ``DdlServers.execute``, in one attempt. Raises NotWritable, Fenced besides."""
         request = request_message(statements, session, str(token), history)
 

@@ -13,7 +13,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command
 from persist.errors import LocationError, Overloaded, StoreFull, StoreReadOnly
-from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, Shards, SnapshotPlan
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime, system
 from persist.typed import Fields
@@ -78,7 +78,7 @@ class FailoverShards(Shards):
             if not isinstance(found, NotYet) or deadline.remaining() < timeout * 0.1:
                 return found
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         """See Shards.fetch."""
         deadline = Deadline(self._runtime, timeout)
         while True:
@@ -89,7 +89,7 @@ class FailoverShards(Shards):
             if change.batches or change.info.upper.is_empty or deadline.remaining() < timeout * 0.1:
                 return change
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         """See Shards.watch. A push that breaks is raised; the next call goes where an answer is."""
         if self.remote_is_away:
             async for change in self._local.watch(shard, frontier, timeout=timeout):

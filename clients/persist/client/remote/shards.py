@@ -18,7 +18,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import Command, SchemaEntry
 from persist.errors import Determinate, RequestTooLarge
-from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, Shards, SnapshotPlan
 from persist.redaction import without_password
 from persist.runtime import Runtime, system
 from persist.settings import Settings
@@ -183,10 +183,10 @@ class RemoteShards(Shards):
 
         return await self._endpoints.once("Snapshot", shard, attempt, timeout)
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         """See Shards.fetch. One server stream."""
 
-        async def attempt(channel: Channel, seconds: float) -> Change:
+        async def attempt(channel: Channel, seconds: float) -> ShardMoved:
             wait_ms, seconds = self._waits(seconds)
             request = pb.FetchRequest(shard_id=shard, frontier=frontier_message(frontier), wait_ms=wait_ms)
             changes = _changes(channel.stream("Fetch", request, shard, seconds))
@@ -196,7 +196,7 @@ class RemoteShards(Shards):
 
         return await self._endpoints.once("Fetch", shard, attempt, timeout)
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         """See Shards.watch. One server stream; the listener opens the next one."""
         request = pb.WatchRequest(shard_id=shard, frontier=frontier_message(frontier))
         async with aclosing(self._endpoints.stream("Watch", request, shard, timeout, quiet=True)) as messages:
@@ -245,7 +245,7 @@ class RemoteShards(Shards):
         await self._endpoints.close()
 
 
-async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[Change]:
+async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[ShardMoved]:
     """The changes in a stream of pieces."""
     joiner, info = Joiner(), None
     schemas: tuple[SchemaEntry, ...] = ()
@@ -258,7 +258,7 @@ async def _changes(messages: AsyncIterator[AnyMessage]) -> AsyncIterator[Change]
         if joiner.complete:
             if info is None:
                 raise Determinate("a change came without its shard's standing", hint="retry")
-            yield Change(info=info, batches=joiner.batches())
+            yield ShardMoved(info=info, batches=joiner.batches())
             joiner = Joiner()
 
 

@@ -15,7 +15,7 @@ from persist.storage.open import open_blob
 from persist.storage.ports import Blob
 
 if TYPE_CHECKING:
-    from persist.client.shard.naming import Claims
+    from persist.client.shard.naming import NameClaims
 
 
 class Closable(Protocol):
@@ -51,7 +51,7 @@ class Location:
         """``home``: the directory where all processes of the location meet, see ``storage.open.home_of``."""
         self.shards = shards
         self.home = home
-        self.claims: Claims | None = None
+        self.claims: NameClaims | None = None
         """Who says what names are before it follows from anything else."""
         self.settings = settings
         self.runtime = runtime

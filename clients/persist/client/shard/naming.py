@@ -23,7 +23,7 @@ LISTING_SECONDS = 5.0
 """Time for finding similar names, when the given name does not exist."""
 
 
-class Claims(Protocol):
+class NameClaims(Protocol):
     """Who says what names are before it follows from anything: an environment."""
 
     async def find(self, name: str, deadline: Deadline) -> Named | None:

@@ -24,7 +24,7 @@ REFRESH_SECONDS: Final = 60.0
 """After this long in silence a handle asks where the shard is before it sends a call: so much may be forgotten."""
 
 
-class Session:
+class CallNumbers:
     """One session: hands out numbers, at most ``WINDOW`` of them open at once."""
 
     def __init__(self, session: SessionId, *, known_seqno: int, incarnation: int, lease_ms: int) -> None:
@@ -111,7 +111,7 @@ class Caller:
         """Record that the shard answered as of ``seqno``."""
         self.seqno, self._saw_at = max(self.seqno, seqno), self._clocks()
 
-    async def session(self, deadline: Deadline) -> Session:
+    async def session(self, deadline: Deadline) -> CallNumbers:
         """The session for a call that begins now. One RPC after a long silence. Raises LeaseExpired, LocationError."""
         idle = max(now - then for now, then in zip(self._clocks(), self._saw_at, strict=True))
         if idle >= REFRESH_SECONDS:
@@ -124,7 +124,7 @@ class Caller:
                 self._session = self._new(info.seqno)
         return self._session
 
-    def leave(self, session: Session, seqno: int) -> None:
+    def leave(self, session: CallNumbers, seqno: int) -> None:
         """Go on with another session: the shard has forgotten this one. ``seqno``: as of its answer."""
         self.saw(seqno)
         if self._session is session:
@@ -134,9 +134,9 @@ class Caller:
         """Note that the shard may have forgotten the session: the next call asks where it is and starts another one."""
         self._saw_at = (float("-inf"), float("-inf"))
 
-    def _new(self, seqno: int) -> Session:
+    def _new(self, seqno: int) -> CallNumbers:
         location = self._location
-        return Session(
+        return CallNumbers(
             SessionId.of(location.runtime.random_bytes(16)),
             known_seqno=seqno,
             incarnation=self.incarnation,

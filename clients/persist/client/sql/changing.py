@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.client.collections.reading.choosing import Asked, AtOneTime
+from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
-from persist.client.sql.bind.binding import TARGET, Bound
-from persist.client.sql.bind.binding import Relation as Named
+from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import fitted
 from persist.client.sql.meant import Meant
@@ -33,7 +32,7 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.literals import rows_of
 from persist.client.sql.run.relations import Rows, repeated
-from persist.client.sql.system import Names, system_collection, system_rows
+from persist.client.sql.system import CatalogNames, system_collection, system_rows
 from persist.client.table.rows import times, updates_of
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
@@ -78,7 +77,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class Changed:
+class ChangingTransaction:
     """A transaction while it lasts. ``ts`` None: it has not read yet.
 
     ``explicit``: it was begun by BEGIN; then ``reader`` holds what it may read later, too.
@@ -94,7 +93,7 @@ class Changed:
     writes: dict[Id, Written] = field(default_factory=dict)
     meant: Meant = field(default_factory=Meant)
 
-    def depend_on(self, relations: Iterable[Named]) -> None:
+    def depend_on(self, relations: Iterable[BoundRelation]) -> None:
         """Its answers depend on the rows that these need; of many conditions, on all."""
         for each in relations:
             known = self.rows.setdefault(each.described.id, [])
@@ -113,7 +112,7 @@ class Changed:
             await asyncio.gather(*(each.release() for each in reads))
 
 
-class Changes:
+class RowChanger:
     """Runs what changes rows, for one session."""
 
     def __init__(self, queries: Queries, sent: Sent) -> None:
@@ -132,7 +131,7 @@ class Changes:
         """
         deadline = self.deadline()
         while True:
-            work = Changed(self._queries.variables.isolation)
+            work = ChangingTransaction(self._queries.variables.isolation)
             try:
                 result = await self.within(work, statement)
                 ts = await self.commit(work, deadline)
@@ -145,7 +144,7 @@ class Changes:
             finally:
                 await work.release()
 
-    async def select(self, work: Changed, select: Select) -> Result:
+    async def select(self, work: ChangingTransaction, select: Select) -> Result:
         """A query within a transaction. Raises as ``Queries.answer``, and SqlNotSupported (AS OF)."""
         if select.as_of is not None:
             raise SqlNotSupported("a transaction reads at one time of its own", hint="AS OF outside of BEGIN … COMMIT")
@@ -153,14 +152,14 @@ class Changes:
         table, ts = await self._run(work, bound, names)
         return Result(f"SELECT {table.num_rows}", table, ts)
 
-    async def schema(self, work: Changed | None, name: QualifiedName) -> Schema:
+    async def schema(self, work: ChangingTransaction | None, name: QualifiedName) -> Schema:
         """Of a table that rows are going to be put into. Raises UnknownObject, PrivilegeMissing, SqlError."""
         meant = Meant() if work is None else work.meant
         schema = (await self._target(meant, InsertRows(name, (), pa.table({})))).schema
         assert schema is not None
         return schema
 
-    async def within(self, work: Changed, statement: Dml) -> Result:
+    async def within(self, work: ChangingTransaction, statement: Dml) -> Result:
         """A statement of a transaction: what it changes is seen by those after it, and by others once it commits.
 
         Raises UnknownObject, PrivilegeMissing, SqlError and those of it (a table that is not written so, a value that
@@ -186,7 +185,7 @@ class Changes:
                 work.writes[target.id] = await self._computed(updates, _written, updates, target)
         return Result(f"{_TAGS[type(statement)]} {shown.num_rows}", returned)
 
-    async def commit(self, work: Changed, deadline: "Deadline") -> int | None:
+    async def commit(self, work: ChangingTransaction, deadline: "Deadline") -> int | None:
         """Let everything happen at one time, which is returned; None: there was nothing.
 
         Raises SqlConflict (another was first; nothing happened), SqlFailed (a primary key is there already),
@@ -234,7 +233,9 @@ class Changes:
     async def _computed(self, rows: pa.Table, function: Callable[..., T], *args: object) -> T:
         return await computed(self._queries.runtime, rows.num_rows, function, *args)
 
-    async def _check_unchanged(self, work: Changed, transaction: TableTransaction, deadline: "Deadline") -> None:
+    async def _check_unchanged(
+        self, work: ChangingTransaction, transaction: TableTransaction, deadline: "Deadline"
+    ) -> None:
         """Raise SqlConflict when rows that were asked for have changed since. What is no table is read as it was."""
         for read in work.reads:
             for held in read.held.values():
@@ -257,7 +258,7 @@ class Changes:
         queries = self._queries
         letter = _LETTERS[type(statement)]
         view = await queries.names(strict=True)
-        looking = meant.looking(Names(view, letter))
+        looking = meant.looking(CatalogNames(view, letter))
         found = looking.resolve(statement.table, queries.variables.session)
         looking.keep()
         if found.kind is not ObjectType.TABLE or found.fed_by is not None or found.data is None:
@@ -273,7 +274,7 @@ class Changes:
         return found
 
     async def _inserted(
-        self, work: Changed, statement: Insert | InsertRows, target: Described, schema: Schema
+        self, work: ChangingTransaction, statement: Insert | InsertRows, target: Described, schema: Schema
     ) -> pa.Table:
         if isinstance(statement, InsertRows):
             found = statement.rows
@@ -297,7 +298,7 @@ class Changes:
         given = {known[name.lower()]: found.column(at) for at, name in enumerate(wanted)}
         return await self._computed(found, fitted, given, every, found.num_rows)
 
-    async def _literal(self, work: Changed, literals: Literals) -> pa.Table:
+    async def _literal(self, work: ChangingTransaction, literals: Literals) -> pa.Table:
         queries = self._queries
         found = await rows_of(literals, queries.engine, queries.runtime.offload)
         if found is None:
@@ -307,7 +308,7 @@ class Changes:
         return found
 
     async def _matched(
-        self, work: Changed, statement: Update | Delete, target: Described, schema: Schema
+        self, work: ChangingTransaction, statement: Update | Delete, target: Described, schema: Schema
     ) -> tuple[pa.Table, pa.Table, bool]:
         """The rows a statement takes away, as updates; what it puts there instead, or took; whether it puts any."""
         table = table_of(statement.table)
@@ -334,7 +335,9 @@ class Changes:
         names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]
         return await self._computed(found, _taken, found, rows, schema, names_of)
 
-    async def _target_rows(self, work: Changed, bound: Bound, names: CatalogView | None, target: Described) -> pa.Table:
+    async def _target_rows(
+        self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None, target: Described
+    ) -> pa.Table:
         relation = next(each for each in bound.relations.values() if each.target)
         _check_same(relation, target)
         snapshots = await self._snapshots(work, bound, names)
@@ -345,7 +348,7 @@ class Changes:
         return await self._computed(found, _present, found, written, relation.schema)
 
     async def _run(
-        self, work: Changed, bound: Bound, names: CatalogView | None, target: pa.Table | None = None
+        self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None, target: pa.Table | None = None
     ) -> tuple[pa.Table, int]:
         """The answer to a query as the transaction sees it, and the time it is of."""
         snapshots = await self._snapshots(work, bound, names)
@@ -365,17 +368,19 @@ class Changes:
                 made[name] = Rows(await self._computed(found, _present, found, written, each.schema))
             else:
                 made[name] = streamed(each, snapshots[each.described.id])
-        ts = work.ts if work.ts is not None else await self._queries.now(bound, Asked())
+        ts = work.ts if work.ts is not None else await self._queries.now(bound, AskedTime())
         return await self._queries.engine.table(await self._queries.said(bound, ts), made), ts
 
-    async def _snapshots(self, work: Changed, bound: Bound, names: CatalogView | None) -> Mapping[Id, Snapshot]:
+    async def _snapshots(
+        self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None
+    ) -> Mapping[Id, Snapshot]:
         """What a query reads, at the time of the transaction; that is chosen when it reads for the first time."""
         known = {id: each for read in work.reads for id, each in read.snapshots.items()}
         roots = [each for each in bound.reads if system_collection(each) is None]
         if names is None or all(each.id in known for each in stored(names, roots)):
             return known
         timeout = self._queries.patience
-        asked = Asked(isolation=work.isolation, purpose="transaction")
+        asked = AskedTime(isolation=work.isolation, purpose="transaction")
         if work.explicit:
             work.reader = work.reader or ReadTransaction(self._queries.readers, names, asked)
             found = await work.reader.read(roots, timeout=timeout)
@@ -400,7 +405,7 @@ class Changes:
             await self._queries.said(bound, 0), dict.fromkeys(bound.relations, Rows(rows))
         )
 
-    async def _direct(self, work: Changed, target: Described, new: pa.Table) -> None:
+    async def _direct(self, work: ChangingTransaction, target: Described, new: pa.Table) -> None:
         """SUBTLE: rows of a table that is written directly are there at once, and no COMMIT can take part in that."""
         if work.explicit:
             raise SqlNotSupported(
@@ -423,7 +428,7 @@ class Changes:
         return table
 
 
-def _check_same(relation: Named, target: Described) -> None:
+def _check_same(relation: BoundRelation, target: Described) -> None:
     """Raise SqlConflict when the name of a table came to mean another one while its statement was made ready."""
     if relation.described.id != target.id:
         raise SqlConflict(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 from sqlglot import exp
 
-from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.bind import large
-from persist.client.sql.bind.binding import Bound, bind, pushed
+from persist.client.sql.bind.binding import BoundQuery, bind, pushed
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse
@@ -31,7 +31,7 @@ class KeptQueries:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._engine = Engine(limits)
 
-    async def run(self, asked: Asked) -> pa.Table:
+    async def run(self, asked: QueryAt) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
         try:
             offload = system().offload
@@ -53,7 +53,7 @@ class KeptQueries:
         self._engine.close()
 
 
-def bound_of(query: str, items: tuple[Described, ...]) -> Bound:
+def bound_of(query: str, items: tuple[Described, ...]) -> BoundQuery:
     """The query of a view, over the items that it is made of. Raises as ``parse`` and ``bind``, and QueryFailed."""
     return pushed(bind(_query_of(parse(query, now_ms=system().now_ms())), _Names(items), Session(), definite=True))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from persist.client.sql.system import Names
+from persist.client.sql.system import CatalogNames
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
 from persist.core.catalog.ddl.resolve import new_places, places
@@ -30,14 +30,14 @@ class Pending:
     def __init__(self, view: CatalogView | None, statements: Sequence[ddl.Statement], session: Session) -> None:
         self._view = view
         self._session = session
-        self._names = Names(view)
+        self._names = CatalogNames(view)
         self._made: dict[QualifiedName, Described | None] = {}
         """None: it is gone."""
         for each in statements:
             self._take(each)
 
     def resolve(self, name: QualifiedName, session: Session) -> Described:
-        """See Names."""
+        """See CatalogNames."""
         for full in _along(name, session):
             if full in self._made:
                 if (found := self._made[full]) is not None:

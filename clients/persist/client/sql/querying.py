@@ -10,19 +10,18 @@ from typing import Final
 import pyarrow as pa
 
 from persist.client.collections.environment import Environment
-from persist.client.collections.reading.choosing import Asked, AtOneTime
+from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.sql.bind import large
-from persist.client.sql.bind.binding import Bound
-from persist.client.sql.bind.binding import Relation as Named
+from persist.client.sql.bind.binding import BoundQuery, BoundRelation
 from persist.client.sql.errors import SqlError
 from persist.client.sql.meant import Meant
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.pending import Pending
 from persist.client.sql.run.engine import Answer, Engine, Relation
 from persist.client.sql.run.relations import Rows, Streamed
-from persist.client.sql.system import Names, system_collection, system_rows
+from persist.client.sql.system import CatalogNames, system_collection, system_rows
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl.described import ROLE
 from persist.core.catalog.ddl.resolve import unknown
@@ -111,7 +110,7 @@ class Queries:
 
     async def bound(
         self, query: exp.Expr, meant: Meant | None = None, *, definite: bool = False
-    ) -> tuple[Bound, CatalogView | None]:
+    ) -> tuple[BoundQuery, CatalogView | None]:
         """A query with what its names mean, looked up once more if one is unknown. Raises as ``bind``.
 
         ``meant``: what they meant in its transaction so far. Raises SqlConflict where that is something else by now.
@@ -127,19 +126,21 @@ class Queries:
             names = await self.names(strict=True)
             return await self._bound(query, names, meant, definite), names
 
-    async def _bound(self, query: exp.Expr, names: CatalogView | None, meant: Meant | None, definite: bool) -> Bound:
-        looking = (meant or Meant()).looking(Names(names))
+    async def _bound(
+        self, query: exp.Expr, names: CatalogView | None, meant: Meant | None, definite: bool
+    ) -> BoundQuery:
+        looking = (meant or Meant()).looking(CatalogNames(names))
         bound = await large.bound(query, looking, self.variables.session, self.runtime.offload, definite=definite)
         looking.keep()
         return bound
 
-    async def said(self, bound: Bound, ts: int) -> str:
-        """A query as DuckDB has it, read at a time. Raises as ``Bound.sql``."""
+    async def said(self, bound: BoundQuery, ts: int) -> str:
+        """A query as DuckDB has it, read at a time. Raises as ``BoundQuery.sql``."""
         return await large.said(bound, ts, self.runtime.offload)
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False
-    ) -> tuple[Bound, tuple[bytes, ...], bool]:
+    ) -> tuple[BoundQuery, tuple[bytes, ...], bool]:
         """The query of a definition; the meanings of what it reads, which are empty of what the definitions ``before``
         it are still to make; and whether there is any of those. Raises as ``bind``.
         """
@@ -161,13 +162,13 @@ class Queries:
             async with self.engine.query(await self.said(bound, ts), relations) as answer:
                 yield answer, ts
 
-    def asked(self, select: Select) -> Asked:
+    def asked(self, select: Select) -> AskedTime:
         """What a query of this session asks of its time."""
-        return Asked(as_of=select.as_of, isolation=self.variables.isolation)
+        return AskedTime(as_of=select.as_of, isolation=self.variables.isolation)
 
     @asynccontextmanager
     async def reading(
-        self, bound: Bound, names: CatalogView | None, asked: Asked
+        self, bound: BoundQuery, names: CatalogView | None, asked: AskedTime
     ) -> AsyncIterator[tuple[AtOneTime | None, int]]:
         """What a query reads, held at one time. None: it reads nothing that is stored."""
         roots = [each for each in bound.reads if system_collection(each) is None]
@@ -186,7 +187,7 @@ class Queries:
             raise SqlError("this reads nothing that has a time", hint="name a table, source or view")
         return await self.readers.explain(names, roots, self.asked(select), timeout=self.variables.timeout)
 
-    async def schema(self, bound: Bound) -> pa.Schema:
+    async def schema(self, bound: BoundQuery) -> pa.Schema:
         """The columns of a query. Raises SqlError: DuckDB does not understand it."""
         empty = {name: Rows(arrow(each, None).empty_table()) for name, each in bound.relations.items()}
         return await self.engine.schema(await self.said(bound, 0), empty)
@@ -202,7 +203,9 @@ class Queries:
             lines.append(f"{name}: {each.described.name} ({columns})" + (f" where {rows}" if rows else ""))
         return "\n".join(lines)
 
-    async def relations(self, bound: Bound, found: AtOneTime | None, names: CatalogView | None) -> dict[str, Relation]:
+    async def relations(
+        self, bound: BoundQuery, found: AtOneTime | None, names: CatalogView | None
+    ) -> dict[str, Relation]:
         """The inputs of a query, as DuckDB reads them."""
         snapshots: Mapping[Id, Snapshot] = {} if found is None else found.snapshots
         made: dict[str, Relation] = {}
@@ -215,7 +218,7 @@ class Queries:
                 made[name] = streamed(each, snapshots[each.described.id])
         return made
 
-    async def now(self, bound: Bound, asked: Asked) -> int:
+    async def now(self, bound: BoundQuery, asked: AskedTime) -> int:
         """The time of a query that reads nothing which is stored: of the clocks' timeline."""
         if asked.as_of is not None:
             return asked.as_of.time
@@ -224,13 +227,13 @@ class Queries:
         return await (await self.access.oracle_of(EPOCH_MILLISECONDS)).read_ts()
 
 
-def streamed(relation: Named, snapshot: Snapshot) -> Streamed:
+def streamed(relation: BoundRelation, snapshot: Snapshot) -> Streamed:
     """A collection at a time, with the columns and rows of it that are needed."""
     return Streamed(*columns_read(relation, snapshot))
 
 
 def columns_read(
-    relation: Named, snapshot: Snapshot
+    relation: BoundRelation, snapshot: Snapshot
 ) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
     """The columns of a collection that are needed, and what opens the rows that are, each with a diff."""
     wanted = list(arrow(relation, relation.columns).names)
@@ -239,7 +242,7 @@ def columns_read(
     return kept, lambda: snapshot.to_batches(wanted, where)
 
 
-def arrow(relation: Named, columns: tuple[str, ...] | None) -> pa.Schema:
+def arrow(relation: BoundRelation, columns: tuple[str, ...] | None) -> pa.Schema:
     """The columns of a relation: these, or all."""
     schema = relation.schema
     fields = {field.name: field for field in [*schema.key, *schema.val]}

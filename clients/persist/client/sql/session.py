@@ -15,7 +15,7 @@ from persist.client.collections.naming import name_of
 from persist.client.collections.reading.live import states_of_holds
 from persist.client.shard.handles import Closes
 from persist.client.sql import copying, showing
-from persist.client.sql.changing import Changed, Changes
+from persist.client.sql.changing import ChangingTransaction, RowChanger
 from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
 from persist.client.sql.errors import Sent, SqlError, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
@@ -59,9 +59,9 @@ class SqlSession(Closes):
         self._owns = owns
         self._queries = Queries(environment, self.variables)
         self._sent = Sent()
-        self._changes = Changes(self._queries, self._sent)
+        self._changes = RowChanger(self._queries, self._sent)
         self._cursors = Cursors(self._queries)
-        self._work: Changed | None = None
+        self._work: ChangingTransaction | None = None
         self._defines: list[Defined] = []
         self._defining = self.variables.session
         self._failed = False
@@ -261,7 +261,7 @@ class SqlSession(Closes):
         if isinstance(statement, s.Begin):
             if self._work is not None:
                 raise SqlError("a transaction was begun already", hint="COMMIT or ROLLBACK it first")
-            self._work = Changed(statement.isolation or self.variables.isolation, explicit=True)
+            self._work = ChangingTransaction(statement.isolation or self.variables.isolation, explicit=True)
             return Result("BEGIN")
         work, defines, failed = self._work, self._defines, self._failed
         if work is None:

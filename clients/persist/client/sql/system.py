@@ -35,7 +35,7 @@ async def system_rows(collection: SystemCollection, client: ShardClient, view: C
     return pa.schema([*collection.schema.key, *collection.schema.val]).empty_table()
 
 
-class Names:
+class CatalogNames:
     """The names of a catalog, or of none yet. What is resolved must be allowed to the session's role."""
 
     def __init__(self, view: CatalogView | None, letter: str = "r") -> None:

@@ -15,7 +15,7 @@ from persist.core.time.read_time import Isolation
 from persist.errors import InvalidArgument
 
 
-class Known(NamedTuple):
+class KnownVariable(NamedTuple):
     """A variable: its default, what a text of it means, and what it is about."""
 
     default: str
@@ -69,13 +69,15 @@ def _name(text: str) -> str:
 
 _SHIFTS: Final = {"": 0, "K": 10, "M": 20, "G": 30}
 
-VARIABLES: Final[dict[str, Known]] = {
-    "isolation": Known(Isolation.STRICT_SERIALIZABLE, _isolation, "strict serializable, or serializable"),
-    "search_path": Known(f"{DATABASE}.{SCHEMA}", _path, "schemas in which bare names are looked up, in this order"),
-    "role": Known(ROLE, _name, "in whose name statements are executed"),
-    "statement_timeout": Known("5m", _seconds, "how long a statement may take; 0: for ever"),
-    "statement_memory": Known("1GB", _bytes, "how much memory a query may use"),
-    "statement_threads": Known("2", _threads, "how many threads a query may use"),
+VARIABLES: Final[dict[str, KnownVariable]] = {
+    "isolation": KnownVariable(Isolation.STRICT_SERIALIZABLE, _isolation, "strict serializable, or serializable"),
+    "search_path": KnownVariable(
+        f"{DATABASE}.{SCHEMA}", _path, "schemas in which bare names are looked up, in this order"
+    ),
+    "role": KnownVariable(ROLE, _name, "in whose name statements are executed"),
+    "statement_timeout": KnownVariable("5m", _seconds, "how long a statement may take; 0: for ever"),
+    "statement_memory": KnownVariable("1GB", _bytes, "how much memory a query may use"),
+    "statement_threads": KnownVariable("2", _threads, "how many threads a query may use"),
 }
 _ALSO: Final = {"transaction_isolation": "isolation", "default_transaction_isolation": "isolation"}
 

@@ -42,7 +42,7 @@ MAPS: Final = ("rollups", "leased_readers", "critical_readers", "writers", "toke
 
 
 @dataclass(frozen=True, slots=True)
-class Changed(Generic[T]):
+class FieldChange(Generic[T]):
     """A value before and after; None: not there."""
 
     old: T | None
@@ -126,12 +126,12 @@ class StateDiff:
     seqno_to: int
     format: int
     latest_rollup: tuple[int, Rollup]
-    scalars: Mapping[str, Changed[Any]]
-    maps: Mapping[str, Mapping[Any, Changed[Any]]]
+    scalars: Mapping[str, FieldChange[Any]]
+    maps: Mapping[str, Mapping[Any, FieldChange[Any]]]
     sessions: Mapping[str, SessionChange]
-    since: Changed[Antichain] | None
-    upper: Changed[Antichain] | None
-    next_id: Changed[int] | None
+    since: FieldChange[Antichain] | None
+    upper: FieldChange[Antichain] | None
+    next_id: FieldChange[int] | None
     spine: SpineChange | None
     schemas: SchemasChange | None
 
@@ -144,7 +144,7 @@ def diff(prev: State, new: State) -> StateDiff:
         format=new.format,
         latest_rollup=new.latest_rollup,
         scalars={
-            name: Changed(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)
+            name: FieldChange(getattr(prev, name), getattr(new, name)) for name in SCALARS if _differ(prev, new, name)
         },
         maps={name: _map(getattr(prev, name), getattr(new, name)) for name in MAPS if _differ(prev, new, name)},
         sessions={name: _session(*each) for name, each in prev.sessions.changes(new.sessions).items()},
@@ -190,35 +190,35 @@ def _differ(prev: State, new: State, name: str) -> bool:
     return before is not after and before != after
 
 
-def _changed(old: T, new: T) -> Changed[T] | None:
-    return None if old == new else Changed(old, new)
+def _changed(old: T, new: T) -> FieldChange[T] | None:
+    return None if old == new else FieldChange(old, new)
 
 
-def _replaced(value: AnyValue, changed: Changed[AnyValue] | None, name: str) -> AnyValue:
+def _replaced(value: AnyValue, changed: FieldChange[AnyValue] | None, name: str) -> AnyValue:
     if changed is None:
         return value
     check(value == changed.old, "a diff fits its state", field=name)
     return changed.new
 
 
-def _map(prev: Mapping[AnyValue, T], new: Mapping[AnyValue, T]) -> dict[AnyValue, Changed[T]]:
+def _map(prev: Mapping[AnyValue, T], new: Mapping[AnyValue, T]) -> dict[AnyValue, FieldChange[T]]:
     if prev is new:
         return {}
     if isinstance(prev, Table) and isinstance(new, Table):
-        return {key: Changed(*both) for key, both in prev.changes(new).items()}
-    changes: dict[Any, Changed[T]] = {}
+        return {key: FieldChange(*both) for key, both in prev.changes(new).items()}
+    changes: dict[Any, FieldChange[T]] = {}
     for key, value in new.items():
         before = prev.get(key)
         if before is not value and before != value:
-            changes[key] = Changed(before, value)
+            changes[key] = FieldChange(before, value)
     for key, value in prev.items():
         if key not in new:
-            changes[key] = Changed(value, None)
+            changes[key] = FieldChange(value, None)
     return changes
 
 
 def _map_applied(
-    values: Mapping[AnyValue, AnyValue], changes: Mapping[AnyValue, Changed[AnyValue]], name: str
+    values: Mapping[AnyValue, AnyValue], changes: Mapping[AnyValue, FieldChange[AnyValue]], name: str
 ) -> Mapping[AnyValue, AnyValue]:
     if isinstance(values, Table):
         for key, changed in changes.items():

@@ -44,7 +44,7 @@ _log = logging.getLogger("persist.compaction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class CompactionProgress:
     """How far a compaction is. ``rows_written`` ends at or below ``rows``, as rows that cancel go."""
 
     batches: int
@@ -75,7 +75,7 @@ class SetAside:
     desc: Description
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[CompactionProgress], None]
 
 
 class Compactor:
@@ -226,13 +226,13 @@ class Compactor:
         def on_rows(count: int) -> None:
             nonlocal written
             written += count
-            report(Progress(batches=len(chosen), rows=rows, bytes=size, rows_written=written))
+            report(CompactionProgress(batches=len(chosen), rows=rows, bytes=size, rows_written=written))
 
         async def verify() -> None:
             if not await self._holds(shard, owner, claim, whole=whole):
                 raise _lost(shard)
 
-        report(Progress(batches=len(chosen), rows=rows, bytes=size))
+        report(CompactionProgress(batches=len(chosen), rows=rows, bytes=size))
         merging = Merging(
             self._place,
             shard=shard,

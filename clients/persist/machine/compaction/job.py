@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from persist.core.ids import ShardId
 from persist.errors import PersistError
-from persist.machine.compaction.compactor import Compacted, Progress
+from persist.machine.compaction.compactor import Compacted, CompactionProgress
 from persist.runtime import Runtime
 
 
@@ -16,7 +16,7 @@ class Running:
     """A compaction that holds a claim. ``rows_per_second``: written, on average, since ``start_ms``."""
 
     start_ms: int
-    progress: Progress
+    progress: CompactionProgress
     rows_per_second: float
 
 
@@ -109,7 +109,7 @@ class Job:
         """Report that a claim is about to be asked for."""
         self.underway = None
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: CompactionProgress) -> None:
         """Report how far the compaction is."""
         now = self._runtime.monotonic()
         if self.underway is None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from persist.core.frontier import Antichain, Description
 from persist.errors import LeaseExpired
-from persist.machine.compaction.compactor import Compacted, Compactor, Progress, Report, SetAside
+from persist.machine.compaction.compactor import Compacted, CompactionProgress, Compactor, Report, SetAside
 from persist.machine.compaction.job import Job
 from persist.machine.compaction.owners import Owners
 from persist.machine.parts.place import Place
@@ -80,7 +80,7 @@ class CompactionRunner:
         clock, counts = self._place.runtime.monotonic, self._counts
         began = math.inf
 
-        def report(progress: Progress) -> None:
+        def report(progress: CompactionProgress) -> None:
             nonlocal began
             if job.underway is None:
                 began = clock()

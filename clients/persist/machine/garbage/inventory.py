@@ -75,7 +75,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class LiveKeys:
     """The newest state of a shard, and the keys that it and the other live states name."""
 
     version: Version
@@ -130,7 +130,7 @@ class Inventory:
         self._runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
 
-    async def names(self, shard: ShardId, deadline: Deadline) -> Names | None:
+    async def names(self, shard: ShardId, deadline: Deadline) -> LiveKeys | None:
         """What the live states name; None when there is no such shard. Memory: one text per name.
 
         Raises LocationError, CorruptData, VersionMismatch.
@@ -142,7 +142,7 @@ class Inventory:
         async for change in self.versions.diffs(shard, version.seqno, deadline):
             held |= let_go(change) | taken_up(change) | {change.latest_rollup[1].key}
         current = frozenset(named_by(version.state))
-        return Names(version=version, current=current, held=frozenset(held - current))
+        return LiveKeys(version=version, current=current, held=frozenset(held - current))
 
     async def blobs(self, shard: ShardId) -> AsyncIterator[tuple[str, int]]:
         """Every blob under a shard's prefix, with its size."""
@@ -151,7 +151,7 @@ class Inventory:
             if _is_key(key):
                 yield key, size
 
-    async def found(self, names: Names, *, fence_ms: int) -> AsyncIterator[Found]:
+    async def found(self, names: LiveKeys, *, fence_ms: int) -> AsyncIterator[Found]:
         """Every blob of a shard and what it is, as if writers born before ``fence_ms`` were fenced off."""
         async for key, size in self.blobs(names.state.shard):
             yield names.judge(key, size, fence_ms=fence_ms)

@@ -13,7 +13,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import FenceWriters
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.machine.asking import Asking
-from persist.machine.garbage.inventory import Found, Inventory, Names, Verdict
+from persist.machine.garbage.inventory import Found, Inventory, LiveKeys, Verdict
 from persist.machine.shards import Shards
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
@@ -106,7 +106,7 @@ class Sweeper:
             deleted=commit,
         )
 
-    async def _delete(self, names: Names, dead: list[str], deadline: Deadline) -> None:
+    async def _delete(self, names: LiveKeys, dead: list[str], deadline: Deadline) -> None:
         """SUBTLE: what was listed is of the history of these names if that one stands after the listing.
 
         A restore writes under keys of its own, once the history before it is gone; so a late request does no harm.

@@ -61,7 +61,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedBlob:
     """What a state says about a blob; ``part``: where it is one."""
 
     bytes: int
@@ -74,7 +74,7 @@ class _Walk:
     """The history as far as it could be rebuilt: its newest state, and the keys that readable states name."""
 
     state: State | None = None
-    named: dict[str, Named] | None = None
+    named: dict[str, NamedBlob] | None = None
     schemas: Sequence[Schema] = ()
     taken: bool = False
 
@@ -370,7 +370,7 @@ class Fsck:
         self,
         shard: ShardId,
         key: str,
-        named: Named,
+        named: NamedBlob,
         schemas: Sequence[Schema],
         deadline: Deadline,
         on_problem: OnProblem,
@@ -483,7 +483,7 @@ def inline_flaw(batch: HollowBatch, schemas: Sequence[Schema]) -> str:
     return ""
 
 
-def _flaw(named: Named, data: bytes, schemas: Sequence[Schema]) -> str:
+def _flaw(named: NamedBlob, data: bytes, schemas: Sequence[Schema]) -> str:
     """What is wrong with the bytes of a blob; empty: nothing."""
     part = named.part
     if part is None or part.schema_id >= len(schemas):
@@ -495,13 +495,13 @@ def _flaw(named: Named, data: bytes, schemas: Sequence[Schema]) -> str:
     return ""
 
 
-def _take_part(named: dict[str, Named], part: Part) -> None:
+def _take_part(named: dict[str, NamedBlob], part: Part) -> None:
     if part.key is not None and part.key not in named:
-        named[part.key] = Named(bytes=part.encoded_bytes, checksum=part.checksum, part=part)
+        named[part.key] = NamedBlob(bytes=part.encoded_bytes, checksum=part.checksum, part=part)
 
 
-def _take_rollup(named: dict[str, Named], rollup: Rollup) -> None:
-    named[rollup.key] = Named(bytes=rollup.encoded_bytes, checksum=rollup.checksum)
+def _take_rollup(named: dict[str, NamedBlob], rollup: Rollup) -> None:
+    named[rollup.key] = NamedBlob(bytes=rollup.encoded_bytes, checksum=rollup.checksum)
 
 
 def _check_bounds(state: State, settings: Settings, on_problem: OnProblem) -> None:

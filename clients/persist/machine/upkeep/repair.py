@@ -54,7 +54,7 @@ class Loss:
 Report = Callable[[int], None]
 
 
-class Repair:
+class PartRepair:
     """Looks for unreadable parts in the newest state of shards, and takes them out. Memory: one part."""
 
     def __init__(self, shards: Shards, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:

@@ -31,7 +31,7 @@ class OlderProgram:
     walltime_ms: int
 
 
-class Upgrade:
+class FormatUpgrade:
     """Looks at the write-version of a location and at the format of its shards, and moves them on."""
 
     def __init__(self, versions: Versions, *, settings: Settings, runtime: Runtime) -> None:

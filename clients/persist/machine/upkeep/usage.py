@@ -65,7 +65,7 @@ class Prices:
 
 
 @dataclass(kw_only=True)
-class Counted:
+class CountedRequests:
     """Requests by kind that a process sent, and over how many seconds."""
 
     requests: dict[str, float] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 
 from persist.errors import CorruptData, Determinate, InvalidUri, LocationError, StoreFull, StoreReadOnly
 from persist.runtime import Runtime
-from persist.storage.call_deadline import Call, deadline
+from persist.storage.call_deadline import StoreCall, deadline
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
 from persist.storage.engine.pool import Pool
 from persist.storage.engine.watchers import Watchers
@@ -105,7 +105,7 @@ def refusal(error: Exception) -> str | None:
     return match.group(1) if match else None
 
 
-def classify(error: Exception, call: Call) -> LocationError:
+def classify(error: Exception, call: StoreCall) -> LocationError:
     """What a failure of Redis means. Only the listed refusals are Determinate for a mutation that was sent."""
     code = refusal(error)
     if code == "OOM":
@@ -337,7 +337,7 @@ class RedisConsensus:
 class _Command:
     """Sends one command and waits for its reply."""
 
-    def __init__(self, connection: AbstractConnection, call: Call) -> None:
+    def __init__(self, connection: AbstractConnection, call: StoreCall) -> None:
         self._connection = connection
         self._call = call
 

@@ -11,7 +11,7 @@ from typing import Final
 from persist.errors import CorruptData, Determinate, LocationReplaced, VersionMismatch
 from persist.runtime import Runtime
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
-from persist.storage.engine.sqlite import Database
+from persist.storage.engine.sqlite import SqliteDatabase
 from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
 
@@ -44,7 +44,7 @@ class SqliteConsensus:
         reopens: bool = False,
     ) -> None:
         self._runtime = runtime
-        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
+        self._database = SqliteDatabase(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
         self._again = partial(SqliteConsensus, path, runtime, read_only=read_only, max_pages=max_pages, reopens=True)
         self._reopens = reopens
         self._watchers = Watchers(self._poll, self._hint)

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from persist.errors import Determinate, Indeterminate, InvalidUri, LocationError, StoreFull, StoreReadOnly
 from persist.redaction import learn, scrub
-from persist.storage.call_deadline import Call, deadline
+from persist.storage.call_deadline import StoreCall, deadline
 from persist.storage.engine.pool import Pool
 from persist.storage.ports import Finding
 from persist.typed import SqlRow
@@ -49,7 +49,7 @@ def is_definite(sqlstate: str | None) -> bool:
     return sqlstate in _DEFINITE | _FULL | _READ_ONLY or sqlstate[:2] in ("22", "42")
 
 
-def classify(error: Exception, call: Call) -> LocationError:
+def classify(error: Exception, call: StoreCall) -> LocationError:
     """What a failure of PostgreSQL means. Only listed states are Determinate for a mutation that was sent."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     if state in _FULL:
@@ -90,12 +90,12 @@ class Connections:
     @asynccontextmanager
     async def calling(
         self, what: str, timeout: float, *, mutation: bool = False, pool: Pool[Connection] | None = None
-    ) -> AsyncIterator["Session"]:
+    ) -> AsyncIterator["LeasedConnection"]:
         """A connection for some statements; failures leave as PersistError."""
         async with deadline(what, timeout, mutation=mutation) as call:
             try:
                 async with (pool or self._pool).lease() as connection:
-                    session = Session(connection, call)
+                    session = LeasedConnection(connection, call)
                     try:
                         yield session
                     finally:
@@ -140,7 +140,7 @@ class Connections:
             # Not from the pool: that refuses a standby, which is one of the findings.
             connection = await self.open()
             try:
-                session = Session(connection, call)
+                session = LeasedConnection(connection, call)
                 values = {name: (await session.rows(f"SHOW {name}", ()))[0][0] for name in _RULES if name in _SHOWN}
                 in_recovery = (await session.rows("SELECT pg_is_in_recovery()", ()))[0][0]
             except psycopg.Error as error:
@@ -161,10 +161,10 @@ class Connections:
                     await connection.execute(statement)
 
 
-class Session:
+class LeasedConnection:
     """One leased connection during one call."""
 
-    def __init__(self, connection: Connection, call: Call) -> None:
+    def __init__(self, connection: Connection, call: StoreCall) -> None:
         self._connection = connection
         self._call = call
         self._warned = False

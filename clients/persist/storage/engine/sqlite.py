@@ -97,7 +97,7 @@ def _takes_files_beside(path: str) -> bool:
     return os.access(os.path.dirname(path), os.W_OK)
 
 
-class Database:
+class SqliteDatabase:
     """The file at ``path``, made with its folder if missing. ``:memory:`` is a database that ends with this object.
 
     ``tables`` gets every new connection and whether it is read-only: it checks the format, and makes missing tables.
@@ -122,8 +122,8 @@ class Database:
         self._max_pages = max_pages
         # Lanes to the file that stands at the path when they are first used.
         self._standing = standing = _Standing(self._path)
-        self._writer = Lane("persist-sqlite-writer", functools.partial(self.open, standing), standing.check)
-        self._reader = Lane("persist-sqlite-reader", functools.partial(self.open, standing), standing.check)
+        self._writer = WriteLane("persist-sqlite-writer", functools.partial(self.open, standing), standing.check)
+        self._reader = WriteLane("persist-sqlite-reader", functools.partial(self.open, standing), standing.check)
         if self._path == MEMORY:
             # A second connection would see another memory database.
             self._reader = self._writer
@@ -266,7 +266,7 @@ class _Job:
         self.future: Future[object] = Future()
 
 
-class Lane:
+class WriteLane:
     """One thread with one connection, opened at first use. Writes that wait are committed together.
 
     ``check``: raises once the connection is to a file that no other process sees any more.

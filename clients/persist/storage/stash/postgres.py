@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from persist.errors import CorruptData, NotReadable, VersionMismatch
-from persist.storage.engine.postgres import Connections, Session
+from persist.storage.engine.postgres import Connections, LeasedConnection
 from persist.storage.ports import Finding
 from persist.storage.stash.port import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
 
@@ -194,7 +194,7 @@ class PostgresStash:
         self._connections.close()
 
     @asynccontextmanager
-    async def _calling(self, what: str, timeout: float, *, mutation: bool = False) -> AsyncIterator[Session]:
+    async def _calling(self, what: str, timeout: float, *, mutation: bool = False) -> AsyncIterator[LeasedConnection]:
         if not self._known:
             async with self._connections.calling(what, timeout) as session:
                 version = (await session.rows(_VERSION, ()))[0][0]
@@ -209,6 +209,6 @@ class PostgresStash:
             yield session
 
 
-async def _upper(session: Session, environment: str) -> int:
+async def _upper(session: LeasedConnection, environment: str) -> int:
     found = await session.rows(_UPPER, (environment,))
     return int(found[0][0]) if found else 0

@@ -12,7 +12,7 @@ from typing import Final
 
 from persist.errors import CorruptData, InvalidUri, NotReadable, StoreReadOnly, VersionMismatch
 from persist.runtime import Runtime
-from persist.storage.engine.sqlite import MEMORY, Database
+from persist.storage.engine.sqlite import MEMORY, SqliteDatabase
 from persist.storage.ports import Finding
 from persist.storage.stash.port import HISTORY, STEP, Evidence, StashRow, StashRows, check_append, outcome
 
@@ -50,7 +50,7 @@ class SqliteStash:
     ) -> None:
         if path == MEMORY:
             raise InvalidUri("a stash is durable, a database in memory is not", hint="sqlite:PATH", got=path)
-        self._database = Database(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
+        self._database = SqliteDatabase(path, runtime, _prepare, read_only=read_only, max_pages=max_pages)
         self._history = history
 
     @property

@@ -19,7 +19,7 @@ from persist.core.shard.commands import ApplyMerge, Command
 from persist.errors import Determinate, Indeterminate, PersistError
 from persist.machine.garbage.inventory import Inventory
 from persist.machine.local_shards import LocalShards
-from persist.machine.shards import Change, NotYet, ShardInfo, Shards, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, Shards, SnapshotPlan
 from persist.machine.versions import Versions
 from persist.settings import Settings
 from persist.storage.blob.memory import MemoryValues
@@ -163,7 +163,7 @@ class SimulatedShards:
         self._world.saw(plan.info, floor)
         return plan
 
-    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> Change:
+    async def fetch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> ShardMoved:
         """Linearizable, which is checked."""
         floor = self._world.floors.get(shard)
         change = await self._call(
@@ -172,17 +172,17 @@ class SimulatedShards:
         self._world.saw(change.info, floor)
         return change
 
-    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[Change]:
+    async def watch(self, shard: ShardId, frontier: Antichain, *, timeout: float) -> AsyncIterator[ShardMoved]:
         """A stream that breaks with its server, and sometimes alone."""
         world, loop, server = self._world, self._world.loop, self._pick()
-        host, found, stirred = server.host, deque[Change | PersistError | None](), asyncio.Event()
+        host, found, stirred = server.host, deque[ShardMoved | PersistError | None](), asyncio.Event()
         last = [loop.time()]
 
-        def send(item: Change | PersistError | None) -> None:
+        def send(item: ShardMoved | PersistError | None) -> None:
             last[0] = max(last[0], loop.time() + world.network.delay())
             loop.call_at(last[0], arrived, item, context=loop.elsewhere)
 
-        def arrived(item: Change | PersistError | None) -> None:
+        def arrived(item: ShardMoved | PersistError | None) -> None:
             found.append(item)
             stirred.set()
 

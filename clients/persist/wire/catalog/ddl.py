@@ -28,7 +28,7 @@ from persist.wire.catalog.ddl_columns import schema_in, schema_message
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple):
+class DdlOutcome(NamedTuple):
     """What became of statements, and the upper of the catalog with what they changed."""
 
     executed: tuple[Executed, ...]
@@ -132,14 +132,14 @@ def executed_of(message: pb.ExecutedStatement) -> Executed:
     return Executed(message.tag, Id.parse(message.id) if message.id else None, message.name, message.notice)
 
 
-def outcome_message(outcome: Outcome) -> pb.ExecuteResponse:
+def outcome_message(outcome: DdlOutcome) -> pb.ExecuteResponse:
     """The message of what became of a request."""
     return pb.ExecuteResponse(executed=map(executed_message, outcome.executed), upper=outcome.upper)
 
 
-def outcome_of(message: pb.ExecuteResponse) -> Outcome:
+def outcome_of(message: pb.ExecuteResponse) -> DdlOutcome:
     """What became of a request. Raises InvalidId."""
-    return Outcome(tuple(map(executed_of, message.executed)), message.upper)
+    return DdlOutcome(tuple(map(executed_of, message.executed)), message.upper)
 
 
 def name_message(name: QualifiedName) -> pb.ObjectName:

@@ -40,7 +40,7 @@ Listed: TypeAlias = Mapping[str, Make]
 """Entries by key, each made when it is returned."""
 
 
-class Wanted(NamedTuple):
+class WantedItems(NamedTuple):
     """Of which items: the one with this id, those of these types; None, none: all."""
 
     id: Id | None = None
@@ -64,7 +64,7 @@ def page(listed: Listed, token: str, size: int) -> tuple[list[pb.CatalogEntry], 
     return entries, keys[taken - 1] if entries and taken < len(keys) else ""
 
 
-def listed(view: CatalogView, kind: int, wanted: Wanted) -> Listed:
+def listed(view: CatalogView, kind: int, wanted: WantedItems) -> Listed:
     """The entries of a kind that a view shows. Raises InvalidArgument: there is no such kind, or it is not shown."""
     match kind:
         case pb.CATALOG_ENTRY_KIND_DATABASE:
@@ -96,7 +96,7 @@ def _key(id: Id | RoleRef) -> str:
     return f"{id.space.value} {id.number:020}"
 
 
-def _items(view: CatalogView, wanted: Wanted) -> Iterator[Id]:
+def _items(view: CatalogView, wanted: WantedItems) -> Iterator[Id]:
     for key, item in view.objects(ITEM).items():
         if wanted.id in (None, key.id) and (not wanted.types or item.item_type in wanted.types):
             yield key.id

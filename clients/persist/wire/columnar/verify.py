@@ -35,7 +35,7 @@ def verify_inline_run(run: Run, schemas: Sequence[Schema], *, decoded_bytes_max:
 
     ``schemas`` are all of the shard's, by id. Parts in Blob are passed over.
     """
-    before: Rows | None = None
+    before: PartRows | None = None
     if len({part.schema_id for part in run.parts if part.inline is not None}) > 1:
         raise PartFlaw("the inline parts of its run have several schemas")
     for part in run.parts:
@@ -57,7 +57,7 @@ def verify_blob(part: Part, data: bytes, schema: Schema) -> None:
     if crc32c(data) != part.checksum:
         raise PartFlaw("its bytes are not those that were written")
     view = memoryview(data)
-    rows = Rows(part, schema)
+    rows = PartRows(part, schema)
     try:
         for batch in part_batches(_unmoved(part), lambda start, end: view[start:end], schema):
             rows.take(pa.Table.from_batches([batch]))
@@ -66,7 +66,7 @@ def verify_blob(part: Part, data: bytes, schema: Schema) -> None:
     rows.end()
 
 
-def _verified_inline(part: Part, schema: Schema, decoded_bytes_max: int) -> "Rows":
+def _verified_inline(part: Part, schema: Schema, decoded_bytes_max: int) -> "PartRows":
     if part.stats:
         # Readers would skip rows by them, and nothing would be won: the rows are at hand.
         raise PartFlaw("an inline part has no statistics")
@@ -77,13 +77,13 @@ def _verified_inline(part: Part, schema: Schema, decoded_bytes_max: int) -> "Row
     allowed = 2 * part.decoded_bytes + _SLACK_BYTES + 8 * table.num_rows * table.num_columns
     if inline_message_bytes(part) > allowed:
         raise PartFlaw(f"it decodes to more than the {part.decoded_bytes:,} bytes it declares")
-    rows = Rows(part, schema)
+    rows = PartRows(part, schema)
     rows.take(table)
     rows.end()
     return rows
 
 
-class Rows:
+class PartRows:
     """The rows of one part as they come, held against its description."""
 
     def __init__(self, part: Part, schema: Schema) -> None:
@@ -95,7 +95,7 @@ class Rows:
         self._first: pa.Table | None = None
         self._last: pa.Table | None = None
 
-    def lie_behind(self, earlier: "Rows") -> bool:
+    def lie_behind(self, earlier: "PartRows") -> bool:
         """Whether all of them come behind all of the other part's."""
         if self._first is None or earlier._last is None:
             return True

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId
-from persist.core.shard.diff import Changed, Gone, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, gone
+from persist.core.shard.diff import FieldChange, Gone, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, gone
 from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
@@ -275,14 +275,14 @@ def _diff_to_proto(diff: StateDiff) -> pb.StateDiff:
 
 
 def _diff_from_proto(message: pb.StateDiff, format: int) -> StateDiff:
-    scalars: dict[str, Changed[Any]] = {}
+    scalars: dict[str, FieldChange[Any]] = {}
     for name in (*_NUMBERS, "hostname"):
         if message.HasField(name):
             scalars[name] = _change(getattr(message, name))
     for name in ("active_rollup", "active_gc"):
         if message.HasField(name):  # type: ignore[arg-type]  # one of the literals above
             claims = getattr(message, name)
-            scalars[name] = Changed(_claim(claims, "old"), _claim(claims, "new"))
+            scalars[name] = FieldChange(_claim(claims, "old"), _claim(claims, "new"))
     maps = {name: _map_of(message, name, from_proto) for name, _, from_proto in _MAPS}
     if message.writers:
         # Format 1. What it remembered of appends is left out: upgrading forgets all of it at once.
@@ -308,30 +308,33 @@ def _schemas_of(message: pb.StateDiff) -> SchemasChange | None:
     return SchemasChange(kept=message.schemas_kept, gone=(), come=come) if come else None
 
 
-def _frontiers(change: Changed[Antichain] | None) -> pb.StateFrontierChange | None:
+def _frontiers(change: FieldChange[Antichain] | None) -> pb.StateFrontierChange | None:
     if change is None or change.old is None or change.new is None:
         return None
     return pb.StateFrontierChange(old=antichain_to_proto(change.old), new=antichain_to_proto(change.new))
 
 
-def _frontiers_of(message: pb.StateDiff, name: str) -> Changed[Antichain] | None:
+def _frontiers_of(message: pb.StateDiff, name: str) -> FieldChange[Antichain] | None:
     if not message.HasField(name):  # type: ignore[arg-type]  # since or upper
         return None
     change = getattr(message, name)
-    return Changed(required_antichain(change, "old"), required_antichain(change, "new"))
+    return FieldChange(required_antichain(change, "old"), required_antichain(change, "new"))
 
 
-def _set_change(message: AnyMessage, change: Changed[AnyValue]) -> None:
+def _set_change(message: AnyMessage, change: FieldChange[AnyValue]) -> None:
     message.old, message.new = change.old, change.new
     message.SetInParent()
 
 
-def _change(message: AnyMessage) -> Changed[AnyValue]:
-    return Changed(message.old, message.new)
+def _change(message: AnyMessage) -> FieldChange[AnyValue]:
+    return FieldChange(message.old, message.new)
 
 
 def _set_map(
-    message: pb.StateDiff, name: str, changes: Mapping[AnyValue, Changed[AnyValue]], to_proto: Callable[..., AnyValue]
+    message: pb.StateDiff,
+    name: str,
+    changes: Mapping[AnyValue, FieldChange[AnyValue]],
+    to_proto: Callable[..., AnyValue],
 ) -> None:
     removed, added = getattr(message, f"{name}_removed"), getattr(message, f"{name}_added")
     for key in sorted(changes):
@@ -344,16 +347,16 @@ def _set_map(
 
 def _map_of(
     message: pb.StateDiff, name: str, from_proto: Callable[[AnyValue], tuple[AnyValue, AnyValue]]
-) -> dict[AnyValue, Changed[AnyValue]]:
+) -> dict[AnyValue, FieldChange[AnyValue]]:
     old = dict(map(from_proto, getattr(message, f"{name}_removed")))
     new = dict(map(from_proto, getattr(message, f"{name}_added")))
-    return {key: Changed(old.get(key), new.get(key)) for key in sorted({*old, *new})}
+    return {key: FieldChange(old.get(key), new.get(key)) for key in sorted({*old, *new})}
 
 
-def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, Changed[AnyValue]]:
+def _writer_change_of(message: pb.StateWriterChange) -> tuple[str, FieldChange[AnyValue]]:
     sides = [getattr(message, name) if message.HasField(name) else None for name in ("old", "new")]
     old, new = (writer_of(side) if side is not None else None for side in sides)
-    return WriterId.of(message.writer_id), Changed(old, new)
+    return WriterId.of(message.writer_id), FieldChange(old, new)
 
 
 def _set_spine(message: pb.StateDiff, change: SpineChange) -> None:

@@ -12,7 +12,7 @@ from client.collections.support import SCHEMA, TIMELINES, Items, found, reads_of
 from client.support import Place, client_of, memory_place
 
 from persist import InvalidArgument, aio
-from persist.client.collections.reading.choosing import Asked, timed
+from persist.client.collections.reading.choosing import AskedTime, timed
 from persist.client.collections.reading.transaction import ReadTransaction
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
@@ -66,7 +66,7 @@ async def _explain(client, items):
 
 async def _view(client, items):
     names = [items.by_name["on_joined"]]
-    async with reads_of(client, items).readers.reading(items, names, Asked(), timeout=SECONDS * 20) as both:
+    async with reads_of(client, items).readers.reading(items, names, AskedTime(), timeout=SECONDS * 20) as both:
         return both
 
 
@@ -84,7 +84,7 @@ async def _in_transaction(client, items):
     first = timed(items, [items.by_name["b"]])
     assert isinstance(first, TimelineDependent)
     readers = reads_of(client, items).readers
-    async with readers.reading(items, [items.by_name["a"]], Asked(transaction=first.timeline), timeout=20) as both:
+    async with readers.reading(items, [items.by_name["a"]], AskedTime(transaction=first.timeline), timeout=20) as both:
         return both
 
 
@@ -199,7 +199,7 @@ async def test_a_transaction_reads_its_timedomain_at_one_time():
         items.add("not_written_yet", ObjectType.TABLE, data=shard_of("nothing"), timeline="M", schema=SCHEMA)
         await first.insert([{"id": 1, "name": "a"}])
         readers = reads_of(client, items).readers
-        async with ReadTransaction(readers, items, Asked()) as transaction:
+        async with ReadTransaction(readers, items, AskedTime()) as transaction:
             began = await transaction.read([items.by_name["first"]])
             assert transaction.timeline == timeline_of("M")
             await first.insert([{"id": 2, "name": "a"}])

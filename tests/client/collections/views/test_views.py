@@ -17,7 +17,7 @@ import persist
 from persist import LocationError
 from persist.client.collections.views.feeding import Feeding
 from persist.client.collections.views.maintainer import in_order
-from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.values import ObjectType
 
@@ -267,14 +267,14 @@ async def test_a_view_that_is_dropped_or_defined_anew() -> None:
 )
 async def test_a_query_reaches_nothing_else(query: str) -> None:
     with pytest.raises(QueryFailed):
-        await KeptQueries().run(Asked(query=query, as_of=1))
+        await KeptQueries().run(QueryAt(query=query, as_of=1))
 
 
 async def test_a_query_that_is_cancelled_ends() -> None:
     long = (
         "SELECT count(*) FROM generate_series(1, 10000000) a(x), generate_series(1, 10000000) b(y) WHERE x % 7 = y % 11"
     )
-    task = asyncio.ensure_future(KeptQueries().run(Asked(query=long, as_of=1)))
+    task = asyncio.ensure_future(KeptQueries().run(QueryAt(query=long, as_of=1)))
     await asyncio.sleep(0.2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

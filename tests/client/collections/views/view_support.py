@@ -11,7 +11,7 @@ from client.collections.support import SCHEMA, Items, shard_of, updates
 import persist
 from persist import aio
 from persist.client.collections.views.maintainer import Maintainer
-from persist.client.collections.views.query import Asked, QueryRunner
+from persist.client.collections.views.query import QueryAt, QueryRunner
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import ObjectType, Refresh
@@ -28,7 +28,7 @@ class Slow:
         self.may_go_on = asyncio.Event()
         self._queries = KeptQueries()
 
-    async def run(self, asked: Asked) -> pa.Table:
+    async def run(self, asked: QueryAt) -> pa.Table:
         if "'slow'" in asked.query:
             await self.may_go_on.wait()
         return await self._queries.run(asked)

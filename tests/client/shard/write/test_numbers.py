@@ -11,7 +11,7 @@ from client.support import SCHEMA, rows_of, table
 
 import persist
 from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, aio
-from persist.client.shard.numbers import Session
+from persist.client.shard.numbers import CallNumbers
 from persist.core.ids import SessionId
 from persist.core.shard.commands import CloseCall, Closed, CompareAndAppend
 from persist.core.shard.transitions.calls import WINDOW
@@ -95,7 +95,7 @@ async def doubt(call: Callable[[], Awaitable[Any]]) -> Indeterminate:
 
 
 async def test_numbers_wait_for_the_oldest_open_one_and_carry_it():
-    session = Session(SessionId.of(bytes(16)), known_seqno=7, incarnation=3, lease_ms=5)
+    session = CallNumbers(SessionId.of(bytes(16)), known_seqno=7, incarnation=3, lease_ms=5)
     release, begun, patient = asyncio.Event(), 0, Deadline(SystemRuntime(), 60.0)
 
     async def work() -> None:

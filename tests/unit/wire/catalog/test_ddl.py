@@ -17,7 +17,7 @@ from persist.errors import InvalidArgument, PersistError
 from persist.v1 import catalog_ddl_pb2 as pb
 from persist.wire.catalog.ddl import (
     KINDS,
-    Outcome,
+    DdlOutcome,
     body_of,
     outcome_message,
     outcome_of,
@@ -158,7 +158,7 @@ def test_the_body_of_a_request_tells_statements_roles_and_paths_apart():
 
 
 def test_outcomes_are_the_same_there_and_back():
-    outcome = Outcome(
+    outcome = DdlOutcome(
         (Executed("CREATE TABLE", Id(Space.USER, 7), "d.s.t", "exists, skipping"), Executed("COMMENT")), 9
     )
     assert outcome_of(outcome_message(outcome)) == outcome

@@ -25,7 +25,7 @@ class ShadowDiffers(CorruptData):
     """The two catalogs of a shadow differ. ``details``: what, first, second. One of them is wrong: call an operator."""
 
 
-class Outcome(NamedTuple):
+class ShadowOutcome(NamedTuple):
     """What a call came to: a value, or the error it raised."""
 
     value: Any = None
@@ -38,16 +38,16 @@ class Outcome(NamedTuple):
         return self.value
 
 
-def outcome_of(call: Callable[[], object]) -> Outcome:
+def outcome_of(call: Callable[[], object]) -> ShadowOutcome:
     """What a call comes to."""
     try:
-        return Outcome(call())
+        return ShadowOutcome(call())
     except Exception as error:
-        return Outcome(None, error)
+        return ShadowOutcome(None, error)
 
 
 def same_outcome(
-    what: str, first: Outcome, second: Outcome, seen: Callable[[AnyValue], AnyValue] = lambda value: value
+    what: str, first: ShadowOutcome, second: ShadowOutcome, seen: Callable[[AnyValue], AnyValue] = lambda value: value
 ) -> AnyValue:
     """The first outcome, when the second is like it: an error of the same class, or the same value.
 
@@ -121,7 +121,7 @@ def differs(what: str, first: object, second: object) -> ShadowDiffers:
     )
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: ShadowOutcome) -> str:
     return f"raised {outcome.error!r}" if outcome.error is not None else f"returned {outcome.value!r}"
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from persist.client.catalog.port import Dump, LedCatalog, ReadOnlyCatalog, ReadWriteCatalog
 from persist.client.catalog.shadow.comparison import (
-    Outcome,
+    ShadowOutcome,
     Told,
     net_changes,
     outcome_of,
@@ -308,14 +308,14 @@ async def whole(work: Awaitable[T]) -> T:
     return await asyncio.shield(task)
 
 
-async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]]) -> tuple[Outcome, Outcome]:
+async def called(sides: tuple[T, T], call: Callable[[T], Awaitable[AnyValue]]) -> tuple[ShadowOutcome, ShadowOutcome]:
     """What a call on both at once comes to. Raises what no caller handles, as cancellation."""
 
-    async def outcome(side: T) -> Outcome:
+    async def outcome(side: T) -> ShadowOutcome:
         try:
-            return Outcome(await call(side))
+            return ShadowOutcome(await call(side))
         except Exception as error:
-            return Outcome(None, error)
+            return ShadowOutcome(None, error)
 
     first, second = await asyncio.gather(*map(outcome, sides))
     return first, second

@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 1.2.11.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from persist.client.catalog.shadow.comparison import Outcome, by_object, outcome_of, same_outcome
+from persist.client.catalog.shadow.comparison import ShadowOutcome, by_object, outcome_of, same_outcome
 from persist.core.catalog.conflicts import Conflict, Footprint
 from persist.core.catalog.kinds import AnyKind, Kind, Name
 from persist.core.catalog.rows import RowCodec
@@ -41,7 +41,7 @@ class ShadowTransaction(CatalogTransaction):
         self.first = first
         self.second = second
         self._is_quiet = is_quiet
-        self._done: list[tuple[str, Callable[[CatalogTransaction], Any], Callable[[Any], Any], Outcome]] = []
+        self._done: list[tuple[str, Callable[[CatalogTransaction], Any], Callable[[Any], Any], ShadowOutcome]] = []
 
     def __repr__(self) -> str:
         return f"{self.first!r} in two catalogs"

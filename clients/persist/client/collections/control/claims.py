@@ -14,7 +14,7 @@ TOLD_SECONDS: Final = 10.0
 """How long an answer about an object stays true: the one who asked is about to ask for a time of it."""
 
 
-class Claims:
+class TimeClaims:
     """Times by object, in memory: with their leader they end, and what was not committed by then is not promised."""
 
     def __init__(self, runtime: Runtime, told_seconds: float = TOLD_SECONDS) -> None:

@@ -20,7 +20,7 @@ AT_ONCE: Final = 16
 """Calls under way at the same time."""
 
 
-class Frontiers:
+class Uppers:
     """The uppers of shards. What was learned elsewhere, such as by completing a table, spares a look."""
 
     def __init__(self, client: "ShardClient") -> None:

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 from persist.client.catalog.port import LedCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.control.begun import Begun
-from persist.client.collections.control.claims import Claims
+from persist.client.collections.control.claims import TimeClaims
 from persist.client.collections.control.duties.duty import FAILED, Gauges
-from persist.client.collections.control.frontiers import AT_ONCE, Frontiers
+from persist.client.collections.control.frontiers import AT_ONCE, Uppers
 from persist.client.collections.control.handles import Handles
 from persist.core.catalog.control.capability import Known, implied_all
 from persist.core.catalog.control.controlled import Controlled, controlled
@@ -65,8 +65,8 @@ class Room:
         self.gauges = gauges
         self._troubles: dict[tuple[str, object], str] = {}
         self.runtime = client.location.runtime
-        self.frontiers = Frontiers(client)
-        self.claims = Claims(self.runtime, told_seconds)
+        self.frontiers = Uppers(client)
+        self.claims = TimeClaims(self.runtime, told_seconds)
         self.begun = Begun(client, environment)
         self.quarantined: frozenset[Id] = frozenset()
         self.applied: dict[Timeline, int] = {}

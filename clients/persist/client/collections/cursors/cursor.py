@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.collections.naming import name_of
-from persist.client.collections.reading.choosing import Asked, AtOneTime
+from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.inputs import Held, Names
 from persist.client.collections.reading.reads import Reads, columns_of
 from persist.client.collections.reading.subscribing import Completing
@@ -409,7 +409,7 @@ async def _held(reads: Reads, names: Names, of: Described, at: int) -> AtOneTime
     location = reads.readers.location
     # What the cursor's own hold keeps needs no lease: what is fetched does, and who dies leaves it behind.
     lease = min(LEASE_SECONDS, location.settings.reader_lease_ms / 1000)
-    asked = Asked(as_of=AsOf(at), isolation=Isolation.SERIALIZABLE, purpose="cursor", lease=lease)
+    asked = AskedTime(as_of=AsOf(at), isolation=Isolation.SERIALIZABLE, purpose="cursor", lease=lease)
     found = await reads.readers.held(names, [of], asked, location.attempts.deadline(None))
     # SUBTLE: a lease begins at the shard's since. Subscribers that are killed and started again within a lease would
     # hand that on to each other for ever.

@@ -47,7 +47,7 @@ CHOICES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedTime:
     """What a query asks of its time. ``transaction``: the timeline of the transaction that it is in, if that has one.
 
     ``recency``: the time by which all is here that was upstream when this was asked. ``purpose``: what its leases say.
@@ -108,7 +108,7 @@ class Readers:
 
     @asynccontextmanager
     async def reading(
-        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+        self, names: Names, roots: Sequence[Described], asked: AskedTime, *, timeout: float | None = None
     ) -> AsyncIterator[AtOneTime]:
         """``at_one_time``, released at the end of the block."""
         found = await self.at_one_time(names, roots, asked, timeout=timeout)
@@ -118,7 +118,7 @@ class Readers:
             await found.release()
 
     async def at_one_time(
-        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+        self, names: Names, roots: Sequence[Described], asked: AskedTime, *, timeout: float | None = None
     ) -> AtOneTime:
         """What is read when ``roots`` are read, held and complete at one time: that is in it which isolation demands.
 
@@ -130,7 +130,7 @@ class Readers:
         return await self._read(names, roots, asked, self.location.attempts.deadline(timeout))
 
     async def explain(
-        self, names: Names, roots: Sequence[Described], asked: Asked, *, timeout: float | None = None
+        self, names: Names, roots: Sequence[Described], asked: AskedTime, *, timeout: float | None = None
     ) -> Explanation:
         """The time that would be read at now, and why, without waiting for it. Raises as ``at_one_time``."""
         deadline = self.location.attempts.deadline(timeout)
@@ -142,7 +142,7 @@ class Readers:
         self,
         names: Names,
         roots: Sequence[Described],
-        asked: Asked,
+        asked: AskedTime,
         deadline: Deadline,
         *,
         beside: Sequence[Described] = (),
@@ -219,7 +219,7 @@ class Readers:
         return await self._access.oracle_of(timeline)
 
     async def _read(
-        self, names: Names, roots: Sequence[Described], asked: Asked, deadline: Deadline, tries: int = CHOICES
+        self, names: Names, roots: Sequence[Described], asked: AskedTime, deadline: Deadline, tries: int = CHOICES
     ) -> AtOneTime:
         found = await self.held(names, roots, asked, deadline)
         try:
@@ -242,7 +242,7 @@ class Readers:
         return await self._read(names, roots, asked, deadline, tries - 1)
 
     async def _held_beside(
-        self, beside: Sequence[Described], inputs: Sequence[Described], asked: Asked, deadline: Deadline
+        self, beside: Sequence[Described], inputs: Sequence[Described], asked: AskedTime, deadline: Deadline
     ) -> list[Held]:
         """Leases on these, without those that cannot be read at all, or not at the time that was asked for."""
         known = {each.id for each in inputs}
@@ -296,7 +296,7 @@ class Readers:
         context: TimelineContext,
         timeline: Timeline | None,
         held: Sequence[Held],
-        asked: Asked,
+        asked: AskedTime,
         deadline: Deadline,
     ) -> Choice:
         query = Query(

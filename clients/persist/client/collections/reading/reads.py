@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from persist.client.collections.naming import name_of
-from persist.client.collections.reading.choosing import Asked, AtOneTime, Readers, timed
+from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Readers, timed
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import KEPT_UP, Held, Names, is_computed
@@ -203,7 +203,7 @@ class Reads:
     async def _read(
         self,
         names: Sequence[NameLike],
-        asked: Asked,
+        asked: AskedTime,
         *,
         columns: Sequence[str] | None = None,
         where: PredicateLike = None,
@@ -243,12 +243,12 @@ class Reads:
         at_least: TimeLike | None,
         isolation: Isolation | str,
         purpose: str = "query",
-    ) -> Asked:
+    ) -> AskedTime:
         if as_of is not None and at_least is not None:
             raise InvalidArgument("AS OF is exact, AT LEAST is a bound", hint="give one of as_of and at_least")
         given = as_of if as_of is not None else at_least
         time = None if given is None else time_of(given, self.readers.location.runtime.now_ms())
-        return Asked(
+        return AskedTime(
             as_of=None if time is None else AsOf(time, at_least=at_least is not None),
             isolation=_isolation(isolation),
             purpose=purpose,

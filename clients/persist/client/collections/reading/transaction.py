@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Self
 
-from persist.client.collections.reading.choosing import Asked, AtOneTime, Readers, timed
+from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Readers, timed
 from persist.client.collections.reading.inputs import Names, stored
 from persist.core.catalog.ddl.described import Described
 from persist.core.time.collections import timedomain, timeline_read_in
@@ -19,7 +19,7 @@ from persist.errors import InvalidArgument
 class ReadTransaction:
     """Reads at one time. An async context manager; not for several tasks at once."""
 
-    def __init__(self, readers: Readers, names: Names, asked: Asked) -> None:
+    def __init__(self, readers: Readers, names: Names, asked: AskedTime) -> None:
         self._readers = readers
         self._names = names
         self._asked = asked

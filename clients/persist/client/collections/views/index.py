@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist.client.collections.views.difference import at_times
 from persist.client.collections.views.feeding import Feeding, Shards, horizon
-from persist.client.collections.views.kept import Kept
+from persist.client.collections.views.kept import KeptRows
 from persist.client.collections.views.materialized import Passed
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
@@ -24,7 +24,7 @@ class Index:
 
     def __init__(self, client: Shards, shard: ShardId, schema: Schema, on: ShardId) -> None:
         """``schema``: the columns of the collection, those that it is looked up by as its key."""
-        self._kept = Kept(client, shard, schema)
+        self._kept = KeptRows(client, shard, schema)
         self._input = Feeding(client, on)
 
     async def work(self) -> Passed:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from persist.client.shard.write.handle import WriteHandle
 
 
-class Kept:
+class KeptRows:
     """The rows of a view or an index."""
 
     def __init__(self, client: Shards, shard: ShardId, schema: Schema) -> None:

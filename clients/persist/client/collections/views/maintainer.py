@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from persist.client.collections.views.feeding import Shards
 from persist.client.collections.views.index import Index
-from persist.client.collections.views.materialized import Definition, MaterializedView, Passed
-from persist.client.collections.views.query import Asked, QueryRunner
+from persist.client.collections.views.materialized import MaterializedView, Passed, ViewDefinition
+from persist.client.collections.views.query import QueryAt, QueryRunner
 from persist.client.collections.views.turns import Turns
 from persist.core.catalog.control.controlled import stored_inputs
 from persist.core.catalog.ddl.described import Described
@@ -53,11 +53,11 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpkeepPlan:
     """What is kept up, and from which items: one that was defined anew is begun anew."""
 
     item: Described
-    definition: Definition | None
+    definition: ViewDefinition | None
     on: ShardId | None
 
 
@@ -85,7 +85,7 @@ class Maintainer:
         self._view = view
         self._runner = _Late(queries)
         self._now_ms = now_ms
-        self._at_work: dict[Id, tuple[Plan, MaterializedView | Index]] = {}
+        self._at_work: dict[Id, tuple[UpkeepPlan, MaterializedView | Index]] = {}
         self._stalled: dict[Id, Stalled] = {}
         self._uppers: dict[Id, Antichain] = {}
 
@@ -192,7 +192,7 @@ class Maintainer:
             if id not in self._at_work:
                 self._at_work[id] = plan, self._keeper(plan)
 
-    def _keeper(self, plan: Plan) -> MaterializedView | Index:
+    def _keeper(self, plan: UpkeepPlan) -> MaterializedView | Index:
         if plan.definition is not None:
             return MaterializedView(self._client, plan.definition, self._runner)
         assert plan.on is not None
@@ -208,7 +208,7 @@ class _Late:
         self._made = made
         self._runner: QueryRunner | None = None
 
-    async def run(self, asked: Asked) -> pa.Table:
+    async def run(self, asked: QueryAt) -> pa.Table:
         """See QueryRunner."""
         if self._runner is None:
             self._runner = self._made()
@@ -221,30 +221,30 @@ class _Late:
             runner.close()
 
 
-def planned(item: Described, items: Mapping[Id, Described]) -> Plan | None:
+def planned(item: Described, items: Mapping[Id, Described]) -> UpkeepPlan | None:
     """How an item is kept up; None: it is not. An index on a view that is not stored runs that view's query."""
     if item.data is None or item.schema is None:
         return None
     if item.kind is ObjectType.MATERIALIZED_VIEW:
-        return Plan(item, _definition(item, item.query, item.refresh or Refresh(), items), None)
+        return UpkeepPlan(item, _definition(item, item.query, item.refresh or Refresh(), items), None)
     if item.kind is not ObjectType.INDEX or len(item.depends_on) != 1:
         return None
     on = items.get(item.depends_on[0])
     if on is None:
         return None
     if on.data is not None:
-        return Plan(item, None, on.data)
+        return UpkeepPlan(item, None, on.data)
     columns = ", ".join(
         '"' + name.replace('"', '""') + '"' for name in [*item.schema.key.names, *item.schema.val.names]
     )
-    return Plan(item, _definition(item, f"SELECT {columns} FROM {on.name}", EACH_COMMIT, items), None)
+    return UpkeepPlan(item, _definition(item, f"SELECT {columns} FROM {on.name}", EACH_COMMIT, items), None)
 
 
-def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id, Described]) -> Definition:
+def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id, Described]) -> ViewDefinition:
     assert item.data is not None
     assert item.schema is not None
     stored = [items[id] for id in stored_inputs(item, items)]
-    return Definition(
+    return ViewDefinition(
         shard=item.data,
         schema=item.schema,
         query=query,

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from persist.client.collections.views.difference import difference
 from persist.client.collections.views.feeding import Feeding, Shards, horizon
-from persist.client.collections.views.kept import Kept
-from persist.client.collections.views.query import Asked, QueryFailed, QueryRunner
+from persist.client.collections.views.kept import KeptRows
+from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRunner
 from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Refresh
@@ -25,8 +25,8 @@ from persist.errors import NotReadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """``inputs``: the stored collections that the query reads; ``items``: see ``Asked``.
+class ViewDefinition:
+    """``inputs``: the stored collections that the query reads; ``items``: see ``QueryAt``.
 
     ``asks_time``: its rows differ from time to time even if no input changes.
     """
@@ -56,10 +56,10 @@ class Passed:
 class MaterializedView:
     """Of one process. Any number of processes may do the same."""
 
-    def __init__(self, client: Shards, definition: Definition, runner: QueryRunner) -> None:
+    def __init__(self, client: Shards, definition: ViewDefinition, runner: QueryRunner) -> None:
         self.definition = definition
         self._runner = runner
-        self._kept = Kept(client, definition.shard, definition.schema)
+        self._kept = KeptRows(client, definition.shard, definition.schema)
         self._inputs = {id: Feeding(client, shard) for id, shard in definition.inputs.items()}
         self._failures: dict[int, str] = {}
 
@@ -153,7 +153,7 @@ class MaterializedView:
     async def _difference(self, time: int, upper: int) -> pa.Table:
         definition = self.definition
         inputs = {id: await each.snapshot(time) for id, each in self._inputs.items()}
-        asked = Asked(query=definition.query, as_of=time, items=definition.items, inputs=inputs)
+        asked = QueryAt(query=definition.query, as_of=time, items=definition.items, inputs=inputs)
         new = await self._runner.run(asked)
         current = await self._kept.contents(upper) if upper else None
         return difference(new, current, definition.schema, time)

@@ -22,7 +22,7 @@ class QueryFailed(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QueryAt:
     """A SELECT with every name in full, as items have it, over ``inputs``, all at the time ``as_of``.
 
     ``items``: what it names, and what the views that it names do: the inputs, and views that are not stored.
@@ -37,7 +37,7 @@ class Asked:
 class QueryRunner(Protocol):
     """Runs queries. Whatever the rows and the query are, the same ones give the same rows."""
 
-    async def run(self, asked: Asked) -> pa.Table:
+    async def run(self, asked: QueryAt) -> pa.Table:
         """The rows, in no order; one that is there several times comes several times.
 
         Cancelling it ends the query. Raises QueryFailed (it would always), and others that may pass: LocationError,

@@ -21,7 +21,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.closed import not_readable
 from persist.errors import InvalidBounds, LocationError, NotReadable, NotYetAvailable
 from persist.machine.parts.reading import changes_of, snapshot_of
-from persist.machine.shards import Change, NotYet, ShardInfo, SnapshotPlan
+from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
 from persist.retry.deadline import Deadline
 
 LAST_SECONDS = 0.02
@@ -258,7 +258,7 @@ class ReadHandle(Stays):
             self._upper = answer.info.upper
             wait.not_beyond(answer.info.upper)
 
-    async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> Change:
+    async def _changes_until(self, lower: Antichain, upper: Antichain, timeout: float | None) -> ShardMoved:
         """The changes beyond ``lower``, once the shard's upper is at least ``upper``."""
         wait = _Wait(upper, self._location.attempts.deadline(timeout))
         change = await self._fetch_now(lower, wait.deadline)
@@ -273,14 +273,14 @@ class ReadHandle(Stays):
                 change = await self._fetch_now(lower, wait.deadline)
         return change
 
-    async def _fetch_now(self, frontier: Antichain, deadline: Deadline) -> Change:
+    async def _fetch_now(self, frontier: Antichain, deadline: Deadline) -> ShardMoved:
         """What lies beyond ``frontier`` at present."""
         info = await self._info(deadline)
         if info.upper.less_equal(frontier):
-            return Change(info=info, batches=())
+            return ShardMoved(info=info, batches=())
         return await self._fetch(frontier, deadline)
 
-    async def _fetch(self, frontier: Antichain, deadline: Deadline) -> Change:
+    async def _fetch(self, frontier: Antichain, deadline: Deadline) -> ShardMoved:
         location = self._location
         change = await self._lease.unless_lost(
             location.attempts.repeat(

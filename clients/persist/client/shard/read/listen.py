@@ -24,7 +24,7 @@ from persist.errors import Determinate, LocationError, NotReadable, UsageError
 from persist.machine.parts.fetch import WHOLE_BYTES_MAX
 from persist.machine.parts.reading import changes_of
 from persist.machine.parts.stream import rows
-from persist.machine.shards import Change, ShardInfo
+from persist.machine.shards import ShardInfo, ShardMoved
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import LAST_ATTEMPT_SECONDS, Backoff, Deadline
 from persist.retry.tasks import Tasks
@@ -98,7 +98,7 @@ class Listen(Stays):
         self._waiter: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._left = asyncio.Event()
-        self._change: Change | None = None
+        self._change: ShardMoved | None = None
         """The change that is being returned."""
         self._given = 0
         """Rows returned so far of the snapshot, or of the batch at the frontier."""
@@ -232,7 +232,7 @@ class Listen(Stays):
                 self._given += rest.num_rows
                 yield rest
 
-    async def _deliver(self, change: Change) -> AsyncGenerator[Event, None]:
+    async def _deliver(self, change: ShardMoved) -> AsyncGenerator[Event, None]:
         self._change = change
         fresh = [batch for batch in change.batches if self._frontier.less_than(batch.desc.upper)]
         async with aclosing(self._read_ahead(fresh, change.info)) as found:
@@ -289,7 +289,7 @@ class Listen(Stays):
                 since=since,
             )
 
-    async def _changes(self) -> AsyncGenerator[Change, None]:
+    async def _changes(self) -> AsyncGenerator[ShardMoved, None]:
         """Changes from the frontier on, by push; by fetch while the push is broken. Raises LocationError at last.
 
         SUBTLE: a push that says nothing may come from a server that is frozen, or whose store does not answer. Each
@@ -334,7 +334,7 @@ class Listen(Stays):
         # Ending says that there was no news; a reader that lost its hold cannot know.
         self._lease.check()
 
-    async def _news(self, patience: "_Patience") -> Change | None:
+    async def _news(self, patience: "_Patience") -> ShardMoved | None:
         """What the store has beyond the frontier now; None when it answers: nothing. Raises LocationError."""
         location, shard, asked = self._location, self._lease.shard, self._frontier
         info = await self._lease.unless_lost(location.shards.open(shard, create=False, timeout=patience.remaining()))
@@ -343,7 +343,7 @@ class Listen(Stays):
             return None
         return await self._lease.unless_lost(location.shards.fetch(shard, asked, timeout=patience.remaining()))
 
-    async def _fetched(self, asked: Antichain) -> Change | None:
+    async def _fetched(self, asked: Antichain) -> ShardMoved | None:
         seconds = self._location.settings.poll_first_ms / 1000
         try:
             return await self._location.shards.fetch(self._lease.shard, asked, timeout=seconds)
@@ -412,7 +412,7 @@ class _Quiet:
         return most if self._idle is None else min(most, max(self._deadline.remaining(), 0.001))
 
 
-async def _closable(stream: AsyncIterator[Change]) -> AsyncGenerator[Change, None]:
+async def _closable(stream: AsyncIterator[ShardMoved]) -> AsyncGenerator[ShardMoved, None]:
     """Close a stream, if it can be closed, at the end of the block."""
     try:
         async for change in stream:

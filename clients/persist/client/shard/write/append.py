@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from persist.client.shard.location import Location
-from persist.client.shard.numbers import Caller, Session
+from persist.client.shard.numbers import Caller, CallNumbers
 from persist.client.shard.write.batch import BatchBuilder, Bounds
 from persist.client.shard.write.doubts import OwnCall, Resolved, ended
 from persist.core.data.schema import Schema
@@ -58,7 +58,7 @@ class TokenUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Append:
+class Appending:
     """What to append. ``builder`` made the parts and may delete them; None: they belong to another owner.
 
     ``known_seqno``: the newest seqno seen before the token was first used; ``token_use``: by which of its calls.
@@ -78,7 +78,7 @@ class Append:
     body: bytes = b""
     transaction: Transaction | None = None
 
-    def command(self, session: Session, number: int, lease_ms: int) -> CompareAndAppend:
+    def command(self, session: CallNumbers, number: int, lease_ms: int) -> CompareAndAppend:
         """The command of an attempt."""
         lower, upper = self.bounds
         batch = HollowBatch(desc=Description(lower=lower, upper=upper), runs=self.runs, truncated=self.truncated)
@@ -107,8 +107,8 @@ class Append:
             await self.builder.discard()
 
 
-Answer = Appended | UpperMismatch | Append
-"""The outcome of one call; an ``Append`` is to be tried next, under another number."""
+Answer = Appended | UpperMismatch | Appending
+"""The outcome of one call; an ``Appending`` is to be tried next, under another number."""
 
 
 class Appender:
@@ -122,14 +122,14 @@ class Appender:
         self._shard = shard
         self._caller = caller
         self._builder_for = builder_for
-        self._doubts: dict[str, tuple[Append, _Numbered]] = {}
+        self._doubts: dict[str, tuple[Appending, _Numbered]] = {}
         self._received: dict[str, OwnCall] = {}
         """Appends under way for callers in other threads, which may leave at any time."""
         self._resolving = asyncio.Lock()
         self.closed: Appended | None = None
         """The append of definite updates with which this handle closed the shard, if its outcome was unknown."""
 
-    async def commit(self, append: Append, deadline: Deadline, call: OwnCall) -> Appended | UpperMismatch:
+    async def commit(self, append: Appending, deadline: Deadline, call: OwnCall) -> Appended | UpperMismatch:
         """The final outcome of an append, recorded in ``call``, too. UpperMismatch: nothing was appended, nor will be.
 
         Raises UsageError (nor was anything then; its parts are deleted), LeaseExpired (nor then), LocationError:
@@ -147,11 +147,11 @@ class Appender:
                     session=session, number=number, seen_seqno=self._caller.seqno, deadline=deadline, call=call
                 )
                 answer = await self._certain(append, it)
-            if not isinstance(answer, Append):
+            if not isinstance(answer, Appending):
                 return answer
             append = answer
 
-    async def _check_parts(self, append: Append) -> None:
+    async def _check_parts(self, append: Appending) -> None:
         """Refuse what no server takes before anything is sent: once it was, ending the call would take more calls."""
         count, limit = sum(len(run.parts) for run in append.runs), self._location.settings.parts_per_append_max
         if count <= limit:
@@ -199,7 +199,7 @@ class Appender:
             if failure is not None:
                 raise failure
 
-    async def _resolve_one(self, append: Append, it: "_Numbered", deadline: Deadline) -> None:
+    async def _resolve_one(self, append: Appending, it: "_Numbered", deadline: Deadline) -> None:
         appended, forgotten = None, False
         try:
             appended = await self._close(append, replace(it, deadline=deadline))
@@ -213,7 +213,7 @@ class Appender:
         it.session.release(it.number)
         it.call.settle(appended, forgotten=forgotten)
 
-    async def _certain(self, append: Append, it: "_Numbered") -> Answer:
+    async def _certain(self, append: Appending, it: "_Numbered") -> Answer:
         """One call's final answer. Without one it may still happen, and is kept for ``resolve``."""
         lower, upper = append.bounds
         it.call.begins(self, Resolved(call=it.name, token=append.token, lower=lower, upper=upper))
@@ -249,11 +249,11 @@ class Appender:
             it.call.drop()
         return answer
 
-    def _maybe_applied(self, append: Append, it: "_Numbered") -> None:
+    def _maybe_applied(self, append: Appending, it: "_Numbered") -> None:
         it.session.hold(it.number)
         self._doubts[it.name] = append, it
 
-    async def _call(self, append: Append, it: "_Numbered") -> Answer:
+    async def _call(self, append: Appending, it: "_Numbered") -> Answer:
         try:
             append, outcome = await self._attempt(append, it)
         except RefusedInDoubt as error:
@@ -286,7 +286,7 @@ class Appender:
             case _:
                 raise _unknowable(append)
 
-    async def _attempt(self, append: Append, it: "_Numbered") -> tuple[Append, AnyOutcome]:
+    async def _attempt(self, append: Appending, it: "_Numbered") -> tuple[Appending, AnyOutcome]:
         while True:
             command = append.command(it.session, it.number, self._location.settings.writer_lease_ms)
             outcome = await self._sent(command, it)
@@ -316,7 +316,7 @@ class Appender:
             it.deadline, lambda seconds: location.shards.apply(self._shard, command, timeout=seconds), doubt=it.doubt
         )
 
-    async def _refused(self, append: Append, it: "_Numbered", error: UsageError) -> Appended:
+    async def _refused(self, append: Appending, it: "_Numbered", error: UsageError) -> Appended:
         """Raise a refusal once it is final: the state that refused it may change before a late attempt arrives."""
         try:
             appended = await self._close(append, it)
@@ -331,7 +331,7 @@ class Appender:
         await append.discard()
         raise _Final(error)
 
-    async def _close(self, append: Append, it: "_Numbered") -> Appended | None:
+    async def _close(self, append: Appending, it: "_Numbered") -> Appended | None:
         """Make sure that nothing more comes of a call. None: it had not happened. Raises LocationError.
 
         Raises ShardClosed and InvalidArgument, which a state says of the call itself.
@@ -359,7 +359,7 @@ class Appender:
                 raise InvalidArgument("this number was another call's", hint="report it")
         return None
 
-    async def _forgotten(self, append: Append, cannot_tell: CannotTell, it: "_Numbered") -> Answer:
+    async def _forgotten(self, append: Appending, cannot_tell: CannotTell, it: "_Numbered") -> Answer:
         """The append again, if it is certain that it did not happen. Raises OutcomeForgotten otherwise."""
         if cannot_tell.token:
             return await self._token_forgotten(append, it)
@@ -368,7 +368,7 @@ class Appender:
         self._caller.leave(it.session, cannot_tell.seqno)
         return append if _undone(append, cannot_tell, it.seen_seqno) else _by_any_writer(append, cannot_tell)
 
-    async def _token_forgotten(self, append: Append, it: "_Numbered") -> Answer:
+    async def _token_forgotten(self, append: Appending, it: "_Numbered") -> Answer:
         appended = await self._close(append, it)
         if appended is not None:
             return appended
@@ -377,7 +377,7 @@ class Appender:
             raise _unknowable(append)
         return replace(append, known_seqno=self._caller.seqno)
 
-    async def _application_forgotten(self, append: Append, cannot_tell: CannotTell, it: "_Numbered") -> Appended:
+    async def _application_forgotten(self, append: Appending, cannot_tell: CannotTell, it: "_Numbered") -> Appended:
         """SUBTLE: closed first. A late attempt may find its application known, if a caller says that it is new."""
         appended = await self._close(append, it)
         if appended is not None:
@@ -410,7 +410,7 @@ class _Final(Exception):
 class _Numbered:
     """One call under its number. ``seen_seqno``: the newest seqno seen before; ``doubt``: of all attempts under it."""
 
-    session: Session
+    session: CallNumbers
     number: int
     seen_seqno: int
     deadline: Deadline
@@ -424,14 +424,14 @@ class _Numbered:
         return f"{self.session.id}.{self.number}"
 
 
-def _undone(append: Append, cannot_tell: CannotTell, seen_seqno: int) -> bool:
+def _undone(append: Appending, cannot_tell: CannotTell, seen_seqno: int) -> bool:
     """Whether a call of a forgotten session did not happen for sure. ``seen_seqno``: the newest seqno seen before."""
     lower, upper = append.bounds
     beyond = not append.rebase and (lower == upper or not upper.less_equal(cannot_tell.upper))
     return beyond or cannot_tell.forgotten <= seen_seqno
 
 
-def _by_any_writer(append: Append, cannot_tell: CannotTell) -> Appended:
+def _by_any_writer(append: Appending, cannot_tell: CannotTell) -> Appended:
     """Definite updates that the upper has passed are in the shard, no matter who wrote them. Raises OutcomeForgotten.
 
     ``[]`` has passed nothing: the shard may have been closed or finalized by a process that did not have them.
@@ -441,7 +441,7 @@ def _by_any_writer(append: Append, cannot_tell: CannotTell) -> Appended:
     return Appended(upper=append.bounds[1], seqno=cannot_tell.seqno, already_committed=True)
 
 
-def _unknowable(append: Append) -> OutcomeForgotten:
+def _unknowable(append: Appending) -> OutcomeForgotten:
     return OutcomeForgotten(
         "the shard may have forgotten this append: nothing more comes of it; it is not known whether it happened",
         hint="read whether it is there, and append it again if not",

@@ -10,7 +10,7 @@ from typing import assert_never
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
-from persist.client.shard.write.append import Append, Appender, TokenUse
+from persist.client.shard.write.append import Appender, Appending, TokenUse
 from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
 from persist.client.shard.write.bodies import body_of
 from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
@@ -106,7 +106,7 @@ class WriteHandle(Stays):
         _check_bounds(lower, upper)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
-        append = Append(writer_id=writer_id, runs=runs, bounds=(lower, upper), builder=builder, definite=True)
+        append = Appending(writer_id=writer_id, runs=runs, bounds=(lower, upper), builder=builder, definite=True)
         with self._doubts.call() as call:
             appended = await self._append_definite(append, call, deadline)
             # Also of what others have written: its caller need not write it any more.
@@ -289,7 +289,7 @@ class WriteHandle(Stays):
     def __repr__(self) -> str:
         return f"<WriteHandle of {self.shard} upper={self._upper}>"
 
-    async def _append_definite(self, append: Append, call: OwnCall, deadline: Deadline) -> Appended:
+    async def _append_definite(self, append: Appending, call: OwnCall, deadline: Deadline) -> Appended:
         upper = append.bounds[1]
         while True:
             try:
@@ -339,7 +339,7 @@ class WriteHandle(Stays):
         rebase: bool = False,
     ) -> Appended | UpperMismatch:
         """``builder`` None: the parts belong to another owner and are never deleted."""
-        append = Append(
+        append = Appending(
             writer_id=writer_id, runs=runs, bounds=bounds, builder=builder, transaction=transaction, rebase=rebase
         )
         if token is not None:
@@ -352,7 +352,7 @@ class WriteHandle(Stays):
             self._upper = outcome.upper
         return outcome
 
-    def _named(self, append: Append, token: Token) -> Append:
+    def _named(self, append: Appending, token: Token) -> Appending:
         """The append under the caller's token, which may have been used before: by this handle, or by another one."""
         use = self._tokens.setdefault(token, TokenUse(self._caller.seqno))
         use.calls += 1
@@ -362,7 +362,7 @@ class WriteHandle(Stays):
         body = body_of(append.runs, self.schema, timed=not append.rebase) if append.builder else b""
         return dataclasses.replace(append, token=token, token_use=use, known_seqno=use.known_seqno, body=body)
 
-    async def _commit(self, append: Append, call: OwnCall, deadline: Deadline) -> Appended | UpperMismatch:
+    async def _commit(self, append: Appending, call: OwnCall, deadline: Deadline) -> Appended | UpperMismatch:
         begun, committed = self._ids.begin(), False
         try:
             outcome = await self._appender.commit(append, deadline, call)

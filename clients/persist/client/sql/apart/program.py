@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from persist.client.sql.apart.frames import HEAD_BYTES, batch_in, batch_out, frame, size_of
-from persist.client.sql.bind.binding import Relation
+from persist.client.sql.bind.binding import BoundRelation
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import bound_of
 from persist.client.sql.run.engine import Engine, Limits
@@ -31,7 +31,7 @@ class Piped:
 
     error: PersistError | None = None
 
-    def __init__(self, relation: Relation, schema: pa.Schema, ask: Callable[[object], bytes | None]) -> None:
+    def __init__(self, relation: BoundRelation, schema: pa.Schema, ask: Callable[[object], bytes | None]) -> None:
         self._relation = relation
         self._schema = schema
         self._ask = ask

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from persist.client.collections.views.query import Asked, QueryFailed
+from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.apart.frames import HEAD_BYTES, batch_in, batch_out, frame, size_of
-from persist.client.sql.bind.binding import Relation
+from persist.client.sql.bind.binding import BoundRelation
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import LIMITS
 from persist.client.sql.querying import columns_read
@@ -42,10 +42,10 @@ class ApartQueries:
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
-        self._idle: list[tuple[float, _Running]] = []
-        self._busy: set[_Running] = set()
+        self._idle: list[tuple[float, _QueryProcess]] = []
+        self._busy: set[_QueryProcess] = set()
 
-    async def run(self, asked: Asked) -> pa.Table:
+    async def run(self, asked: QueryAt) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
         try:
             process = await self._process()
@@ -79,7 +79,7 @@ class ApartQueries:
             process.kill()
         self._idle.clear()
 
-    async def _process(self) -> "_Running":
+    async def _process(self) -> "_QueryProcess":
         now = asyncio.get_running_loop().time()
         while self._idle and self._idle[0][0] < now - IDLE_SECONDS:
             self._idle.pop(0)[1].kill()
@@ -98,7 +98,7 @@ class ApartQueries:
         return process
 
 
-class _Running:
+class _QueryProcess:
     """A process that runs queries."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", reader: Pipe, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +129,7 @@ class _Running:
         _end(self._process)
 
 
-async def _begun() -> _Running:
+async def _begun() -> _QueryProcess:
     """SUBTLE: a process of asyncio that is cancelled while it begins is waited for, for ever where a loop ends."""
     process = _started()
     try:
@@ -140,7 +140,7 @@ async def _begun() -> _Running:
         target, flow = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
         )
-        return _Running(process, (source, reader), asyncio.StreamWriter(target, flow, None, loop))
+        return _QueryProcess(process, (source, reader), asyncio.StreamWriter(target, flow, None, loop))
     except BaseException:
         _end(process)
         raise
@@ -169,7 +169,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 class _Conversation:
     """One query with its process: it asks for the rows of relations, and says those of the answer."""
 
-    def __init__(self, process: _Running, asked: Asked, bytes_max: int) -> None:
+    def __init__(self, process: _QueryProcess, asked: QueryAt, bytes_max: int) -> None:
         self._process = process
         self._asked = asked
         self._bytes_max = bytes_max
@@ -206,16 +206,18 @@ class _Conversation:
             for each in self._read.values():
                 await each.aclose()
 
-    async def _next(self, number: int, relation: Relation) -> bytes | None:
+    async def _next(self, number: int, relation: BoundRelation) -> bytes | None:
         if number not in self._read:
             self._read[number] = self._columns_read(relation)[1]()
         batch = await anext(self._read[number], None)
         return None if batch is None else await system().offload(_encoded, batch, self._schema(relation))
 
-    def _schema(self, relation: Relation) -> pa.Schema:
+    def _schema(self, relation: BoundRelation) -> pa.Schema:
         return self._columns_read(relation)[0]
 
-    def _columns_read(self, relation: Relation) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
+    def _columns_read(
+        self, relation: BoundRelation
+    ) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
         return columns_read(relation, self._asked.inputs[relation.described.id])
 
 

@@ -55,7 +55,7 @@ class Resolving(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class BoundRelation:
     """A place where a query names a collection. ``columns`` None: all of them; ``conditions``: rows that are enough.
 
     ``target``: it is what the statement changes.
@@ -75,7 +75,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundQuery:
     """A query whose names are known.
 
     ``named``: as it was written, with names in full, in the dialect of PostgreSQL. ``query``: over ``relations``.
@@ -85,7 +85,7 @@ class Bound:
     named: str
     query: exp.Expr
     reads: tuple[Described, ...]
-    relations: Mapping[str, Relation] = field(default_factory=dict)
+    relations: Mapping[str, BoundRelation] = field(default_factory=dict)
     asks_time: bool = False
     nodes: int = 0
 
@@ -108,7 +108,7 @@ def bind(
     definite: bool = False,
     is_view: bool = False,
     nodes_max: int | None = None,
-) -> Bound:
+) -> BoundQuery:
     """The query, with what its names mean to the session.
 
     ``definite``: it gives the same rows whenever it is computed, or it is refused. ``is_view``: it is to be that of a
@@ -119,7 +119,7 @@ def bind(
     binding.count(query)
     functions.check(query, definite=definite)
     named, bound = binding.bound(query.copy(), 0)
-    return Bound(
+    return BoundQuery(
         named=named.sql(dialect="postgres", copy=False),
         query=meant(bound),
         reads=tuple({each.id: each for each in binding.reads}.values()),
@@ -146,7 +146,7 @@ class _Binding:
         self._names = names
         self._session = session
         self._definite = definite
-        self.relations: dict[str, Relation] = {}
+        self.relations: dict[str, BoundRelation] = {}
         self.reads: list[Described] = []
 
     def count(self, query: exp.Expr) -> None:
@@ -242,7 +242,7 @@ class _Binding:
                 rest["alias"] = exp.TableAlias(this=rest["alias"].this, columns=names)
             table.replace(exp.Subquery(this=inner, **rest))
             return
-        relation = Relation(f"{PREFIX}{len(self.relations)}", described, target=bool(table.meta.get(TARGET)))
+        relation = BoundRelation(f"{PREFIX}{len(self.relations)}", described, target=bool(table.meta.get(TARGET)))
         self.relations[relation.name] = relation
         table.set("this", exp.to_identifier(relation.name))
         table.set("db", None)
@@ -321,7 +321,7 @@ def _types(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def pushed(bound: Bound) -> Bound:
+def pushed(bound: BoundQuery) -> BoundQuery:
     """The same query, whose relations say which columns and rows of them it needs."""
     from persist.client.sql.bind.pushdown import pushdown
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from persist.client.sql.bind.binding import Bound
+from persist.client.sql.bind.binding import BoundQuery
 from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse.known import is_only
 from persist.core.catalog.ddl.statements import QualifiedName
@@ -15,7 +15,7 @@ with extra("sql"):
 _HINT: Final = "make a materialized view of the query, and follow that"
 
 
-def followed(bound: Bound) -> tuple[QualifiedName, list[str] | None]:
+def followed(bound: BoundQuery) -> tuple[QualifiedName, list[str] | None]:
     """The collection that a query is, and which columns of it; None: all. Raises SqlNotSupported."""
     query = bound.query
     relation = next(iter(bound.relations.values()), None)
@@ -39,7 +39,7 @@ def followed(bound: Bound) -> tuple[QualifiedName, list[str] | None]:
     return relation.described.name, columns
 
 
-def check_whole(bound: Bound) -> None:
+def check_whole(bound: BoundQuery) -> None:
     """Raise SqlNotSupported for what a cursor could not be read for, and would only keep history."""
     _, columns = followed(bound)
     if columns is not None:

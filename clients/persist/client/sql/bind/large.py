@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
-from persist.client.sql.bind.binding import Bound, Resolving, TooLarge, bind, name_of, pushed
+from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of, pushed
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import one, parse
 from persist.core.catalog.ddl.described import Described, Session
@@ -43,19 +43,19 @@ async def bound(
     *,
     definite: bool = False,
     is_view: bool = False,
-) -> Bound:
+) -> BoundQuery:
     """As ``pushed(bind(…))``, off the loop if the query is large."""
     binding = functools.partial(bind, session=session, definite=definite, is_view=is_view)
     try:
         return pushed(binding(query, names, nodes_max=NODES_MAX))
     except TooLarge:
         known = await _known(query, names, session, offload)
-    found: Bound = await offload(lambda: pushed(binding(query, known)))
+    found: BoundQuery = await offload(lambda: pushed(binding(query, known)))
     return found
 
 
-async def said(query: Bound, ts: int, offload: Offload) -> str:
-    """As ``Bound.sql``, off the loop if the query is large."""
+async def said(query: BoundQuery, ts: int, offload: Offload) -> str:
+    """As ``BoundQuery.sql``, off the loop if the query is large."""
     if query.nodes <= NODES_MAX:
         return query.sql(ts)
     found: str = await offload(query.sql, ts)

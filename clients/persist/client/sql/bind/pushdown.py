@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.sql.bind.binding import Bound, Relation
+from persist.client.sql.bind.binding import BoundQuery, BoundRelation
 from persist.client.sql.parse.known import is_only
 from persist.core.data.predicate import Condition
 from persist.core.data.types import T
@@ -28,7 +28,7 @@ _INNER: Final = ("", "INNER", "OUTER", "CROSS")
 """Kinds of joins that are not of one side; OUTER is that of a side."""
 
 
-def pushdown(bound: Bound) -> Mapping[str, Relation]:
+def pushdown(bound: BoundQuery) -> Mapping[str, BoundRelation]:
     """The relations of a query with the columns and conditions that it needs of them."""
     relations = dict(bound.relations)
     try:
@@ -55,7 +55,7 @@ def _tables(scope: Scope) -> Iterator[tuple[str, exp.Table]]:
             yield alias, source
 
 
-def _columns(scope: Scope, alias: str, relation: Relation) -> tuple[str, ...] | None:
+def _columns(scope: Scope, alias: str, relation: BoundRelation) -> tuple[str, ...] | None:
     """The columns that are used of a relation. None: all."""
     known = {name.lower(): name for name in (*relation.schema.key.names, *relation.schema.val.names)}
     query = scope.expression
@@ -94,7 +94,7 @@ def _is_open(query: exp.Select, scope: Scope) -> bool:
     return any(True for _ in scope.find_all(exp.Columns, exp.Pivot, exp.Lateral))
 
 
-def _conditions(scope: Scope, alias: str, table: exp.Table, relation: Relation) -> Iterator[Condition]:
+def _conditions(scope: Scope, alias: str, table: exp.Table, relation: BoundRelation) -> Iterator[Condition]:
     query = scope.expression
     clause = query.args.get("where")
     if not isinstance(query, exp.Select) or clause is None or not _is_inner(scope, table):

@@ -82,7 +82,7 @@ class Engine:
         Cancelled with its task. Raises SqlError (DuckDB does not understand it), SqlFailed (it went wrong on its rows),
         SqlLimit, and what reading its relations raises.
         """
-        running = _Running(self._cursor(), relations)
+        running = _QueryThread(self._cursor(), relations)
         loop = asyncio.get_running_loop()
         deadline = None if self.limits.timeout is None else loop.time() + self.limits.timeout
         try:
@@ -105,7 +105,7 @@ class Engine:
 
     async def plan(self, sql: str, relations: Mapping[str, Relation]) -> str:
         """How DuckDB runs a query. Raises as ``query``."""
-        running = _Running(self._cursor(), relations)
+        running = _QueryThread(self._cursor(), relations)
         try:
             return await running.call(lambda: running.plan(sql), None)
         finally:
@@ -139,7 +139,7 @@ class Engine:
 class Answer:
     """The rows of a query, once."""
 
-    def __init__(self, reader: pa.RecordBatchReader, running: "_Running", deadline: float | None) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, running: "_QueryThread", deadline: float | None) -> None:
         self.schema = reader.schema
         self._reader = reader
         self._running = running
@@ -166,7 +166,7 @@ class Answer:
             return None
 
 
-class _Running:
+class _QueryThread:
     """A query in a thread of its own, until it ends or is ended."""
 
     def __init__(self, cursor: "duckdb.DuckDBPyConnection", relations: Mapping[str, Relation]) -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from persist.client.collections.control.room import Room
 from persist.core.catalog.control.lag import HoldStanding, measured, overdue, standing_of
 from persist.core.catalog.kinds import HOLD
-from persist.core.catalog.objects import Hold as HoldRow
-from persist.core.catalog.objects import HoldKey
+from persist.core.catalog.objects import Hold, HoldKey
 from persist.core.catalog.values import Id
 from persist.core.time.hold import NamedHold
 
@@ -32,7 +31,7 @@ class Lags:
         changed = overdue(room.holds(picture, room.known(picture)), uppers, room.runtime.now_ms())
         if not changed:
             return
-        transaction, before = room.catalog.transaction(), dict[str, HoldRow | None]()
+        transaction, before = room.catalog.transaction(), dict[str, Hold | None]()
         for hold in changed.values():
             key = HoldKey(Id.parse(hold.id))
             row = before[hold.id] = transaction.get(HOLD, key)
@@ -58,12 +57,12 @@ class Lags:
         return {hold.id: standing_of(hold, uppers, given, now_ms) for hold in holds}
 
 
-def _was_told(row: HoldRow | None, hold: NamedHold) -> bool:
+def _was_told(row: Hold | None, hold: NamedHold) -> bool:
     moved = None if row is None or not hold.is_active else row.last_auto_advance_ms
     return row is not None and moved is not None and moved >= row.last_ack_ms
 
 
-def _moved(row: HoldRow, hold: NamedHold) -> HoldRow:
+def _moved(row: Hold, hold: NamedHold) -> Hold:
     return replace(
         row,
         at=hold.at,
