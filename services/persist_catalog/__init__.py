@@ -3,8 +3,8 @@
 from persist import extras
 
 with extras.extra("server"):
-    from persist_catalog.service import CatalogService, Duty
+    from persist_catalog.service import CatalogDuty, CatalogService
     from persist_catalog.spec import catalog_spec, open_catalog
-    from persist_host.shard_access import Reach
+    from persist_host.shard_access import ShardAccess
 
-__all__ = ["CatalogService", "Duty", "Reach", "catalog_spec", "open_catalog"]
+__all__ = ["CatalogDuty", "CatalogService", "ShardAccess", "catalog_spec", "open_catalog"]

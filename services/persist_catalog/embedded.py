@@ -16,7 +16,7 @@ from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
 from persist.wire.catalog.ddl import DdlOutcome
-from persist_catalog.service import CatalogService, Duty
+from persist_catalog.service import CatalogDuty, CatalogService
 from persist_host import Host, Telemetry
 from persist_host.address import Socket
 
@@ -51,7 +51,7 @@ async def lead(access: Access, environment: str, seat: Seat) -> Embedded:
     finally:
         await catalog.close()
     telemetry = Telemetry(service="persist-embedded")
-    duty = Duty(environment=environment, generation=0 if token is None else token.deploy_generation)
+    duty = CatalogDuty(environment=environment, generation=0 if token is None else token.deploy_generation)
     service = CatalogService(
         access.client,
         duty,

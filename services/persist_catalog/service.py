@@ -64,7 +64,7 @@ class Tells(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duty:
+class CatalogDuty:
     """What a server is to do with its catalog.
 
     ``generation``: lead with it at once. Otherwise follow, and lead when a session asks for it unless ``follow``.
@@ -91,7 +91,7 @@ class CatalogService:
     def __init__(
         self,
         client: ShardClient | None,
-        duty: Duty,
+        duty: CatalogDuty,
         *,
         settings: Settings,
         runtime: Runtime,

@@ -53,7 +53,7 @@ from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import Mirror
 from persist_catalog.sessions import Sessions
 from persist_catalog.stages import Stages
-from persist_catalog.writes import Commit, Wanted, Writes
+from persist_catalog.writes import ReadyCommit, WantedCommit, Writes
 from persist_host import Telemetry
 from persist_host.calls import Context, Waiters
 
@@ -205,7 +205,7 @@ class CatalogServicer(CatalogServiceServicer):
         self._telemetry.count("persist_catalog_commits_total")
         return pb.CommitResponse(ts=ts, news=self._news(it, request.base_upper))
 
-    async def _wanted(self, it: Serving, session: WriteSession, request: pb.CommitRequest) -> Wanted:
+    async def _wanted(self, it: Serving, session: WriteSession, request: pb.CommitRequest) -> WantedCommit:
         if request.HasField("stage"):
             pieces = partial(it.stages.whole, session.session_id, request.stage)
             return Staged(request, lambda: self._runtime.offload(_staged_in, request, pieces()))
@@ -355,7 +355,7 @@ def role_of(context: Context) -> str:
 class Staged:
     """What stands for a transaction that was staged. ``assemble``: all of it, when it is asked for."""
 
-    def __init__(self, request: pb.CommitRequest, assemble: Callable[[], Awaitable[Commit]]) -> None:
+    def __init__(self, request: pb.CommitRequest, assemble: Callable[[], Awaitable[ReadyCommit]]) -> None:
         """Raises InvalidArgument, InvalidId."""
         stage_id, elements = stage_in(request.stage)
         if not request.token or not request.body or request.changes.kinds or request.footprint.keys:
@@ -368,8 +368,8 @@ class Staged:
         self.name = sha256(repr(what).encode()).digest()
         self._assemble = assemble
 
-    async def whole(self) -> Commit:
-        """See Wanted."""
+    async def whole(self) -> ReadyCommit:
+        """See WantedCommit."""
         return await self._assemble()
 
 
@@ -378,11 +378,11 @@ def _statements_in(request: pb_ddl.ExecuteRequest) -> tuple[Statement, ...]:
     return tuple(map(statement_in, request.statements))
 
 
-def _staged_in(request: pb.CommitRequest, pieces: Sequence[bytes]) -> Commit:
+def _staged_in(request: pb.CommitRequest, pieces: Sequence[bytes]) -> ReadyCommit:
     return _commit_of(request, *whole(map(pb.StageChangesRequest.FromString, pieces)))
 
 
-def _commit_in(request: pb.CommitRequest) -> Commit:
+def _commit_in(request: pb.CommitRequest) -> ReadyCommit:
     """What a request wants committed. Raises InvalidArgument, InvalidId."""
     commit = _commit_of(request, changes_in(request.changes), footprint_in(request.footprint))
     # Made from all of it, and here, where that keeps no other waiting.
@@ -390,8 +390,8 @@ def _commit_in(request: pb.CommitRequest) -> Commit:
     return commit
 
 
-def _commit_of(request: pb.CommitRequest, changes: Sequence[tuple[Row, int]], footprint: Footprint) -> Commit:
-    commit = Commit(
+def _commit_of(request: pb.CommitRequest, changes: Sequence[tuple[Row, int]], footprint: Footprint) -> ReadyCommit:
+    commit = ReadyCommit(
         base_upper=time_in(request, "base_upper"),
         changes=changes,
         footprint=footprint,

@@ -33,7 +33,7 @@ _RETRY_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RequestDone:
     """What a request came to."""
 
     value: Any
@@ -65,14 +65,14 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Open:
+class OpenSession:
     """An open session. ``unsure`` are requests that may have been committed, ``names`` stand for what was asked."""
 
     session_id: str
     token: FenceToken
     used: float
     running: dict[bytes, asyncio.Task[Any]] = field(default_factory=dict)
-    outcomes: OrderedDict[bytes, Done | Refused] = field(default_factory=OrderedDict)
+    outcomes: OrderedDict[bytes, RequestDone | Refused] = field(default_factory=OrderedDict)
     unsure: set[bytes] = field(default_factory=set)
     names: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Sessions:
     def __init__(self, *, runtime: Runtime, lease: float = LEASE_SECONDS) -> None:
         self.lease = lease
         self._runtime = runtime
-        self._open: OrderedDict[str, Open] = OrderedDict()
+        self._open: OrderedDict[str, OpenSession] = OrderedDict()
         self._working: dict[asyncio.Task[Any], int] = {}
         self._refusals: OrderedDict[tuple[str, bytes], int] = OrderedDict()
         self._refusals_bytes = 0
@@ -105,7 +105,7 @@ class Sessions:
         """What all refusals take that are remembered."""
         return self._refusals_bytes
 
-    def open(self, token: FenceToken) -> Open:
+    def open(self, token: FenceToken) -> OpenSession:
         """A new session under this token. Raises Overloaded."""
         self._sweep()
         # Those of earlier tokens cannot do anything any more.
@@ -113,11 +113,11 @@ class Sessions:
             self.close(session_id)
         if len(self._open) >= SESSIONS_MAX:
             self._make_room()
-        session = Open(self._runtime.random_bytes(16).hex(), token, self._runtime.monotonic())
+        session = OpenSession(self._runtime.random_bytes(16).hex(), token, self._runtime.monotonic())
         self._open[session.session_id] = session
         return session
 
-    def find(self, session_id: str) -> Open | None:
+    def find(self, session_id: str) -> OpenSession | None:
         """The session with this id, which is used now."""
         self._sweep()
         session = self._open.get(session_id)
@@ -126,7 +126,7 @@ class Sessions:
             self._open.move_to_end(session_id)
         return session
 
-    def get(self, session_id: str) -> Open:
+    def get(self, session_id: str) -> OpenSession:
         """The session with this id. Raises LeaseExpired."""
         session = self.find(session_id)
         if session is None:
@@ -141,7 +141,13 @@ class Sessions:
                 self._no_refusal(session, request_id)
 
     async def once(
-        self, session: Open, request_id: bytes, name: bytes, work: Callable[[], Awaitable[AnyOutcome]], *, size: int = 0
+        self,
+        session: OpenSession,
+        request_id: bytes,
+        name: bytes,
+        work: Callable[[], Awaitable[AnyOutcome]],
+        *,
+        size: int = 0,
     ) -> AnyOutcome:
         """The outcome of ``work``, which is done once for each request, also when its caller gives up waiting.
 
@@ -173,7 +179,7 @@ class Sessions:
             self.close(session_id)
         await asyncio.gather(*self._working, return_exceptions=True)
 
-    def _check_room(self, session: Open, request_id: bytes, size: int) -> None:
+    def _check_room(self, session: OpenSession, request_id: bytes, size: int) -> None:
         if self._working and sum(self._working.values()) + size > WORK_BYTES_MAX:
             raise Overloaded("too many requests are worked on", hint="ask later", retry_after_ms=_RETRY_MS)
         if len(session.unsure) >= UNSURE_MAX and request_id not in session.unsure:
@@ -195,7 +201,7 @@ class Sessions:
         while self._open and (session := next(iter(self._open.values()))).used < until:
             self.close(session.session_id)
 
-    def _settle(self, session: Open, request_id: bytes, task: "asyncio.Task[Any]") -> None:
+    def _settle(self, session: OpenSession, request_id: bytes, task: "asyncio.Task[Any]") -> None:
         del self._working[task], session.running[request_id]
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or not (error is None or (isinstance(error, PersistError) and _is_final(error))):
@@ -203,14 +209,14 @@ class Sessions:
                 session.unsure.add(request_id)
             return
         session.unsure.discard(request_id)
-        outcome = Refused.of(error) if isinstance(error, PersistError) else Done(task.result())
+        outcome = Refused.of(error) if isinstance(error, PersistError) else RequestDone(task.result())
         if isinstance(outcome, Refused) and not self._keep(session, request_id, outcome):
             return
         session.outcomes[request_id] = outcome
         while len(session.outcomes) > OUTCOMES_MAX:
             self._no_refusal(session, session.outcomes.popitem(last=False)[0])
 
-    def _keep(self, session: Open, request_id: bytes, refused: Refused) -> bool:
+    def _keep(self, session: OpenSession, request_id: bytes, refused: Refused) -> bool:
         """Whether there is room to remember a refusal, which is made."""
         if refused.size > REFUSAL_BYTES_MAX or session.session_id not in self._open:
             return False
@@ -222,7 +228,7 @@ class Sessions:
             self._open[session_id].outcomes.pop(oldest, None)
         return True
 
-    def _no_refusal(self, session: Open, request_id: bytes) -> None:
+    def _no_refusal(self, session: OpenSession, request_id: bytes) -> None:
         self._refusals_bytes -= self._refusals.pop((session.session_id, request_id), 0)
 
 

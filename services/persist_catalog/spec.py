@@ -9,12 +9,12 @@ from persist.client.collections.views.query import QueryRunner
 from persist.client.shard.location import Location
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_catalog.service import CatalogService, Duty
+from persist_catalog.service import CatalogDuty, CatalogService
 from persist_host import Address, Built, Host, ServiceSpec, Store, Telemetry
-from persist_host.shard_access import Reach
+from persist_host.shard_access import ShardAccess
 
 
-def catalog_spec(reach: Reach | None, duty: Duty) -> ServiceSpec:
+def catalog_spec(reach: ShardAccess | None, duty: CatalogDuty) -> ServiceSpec:
     """A CatalogService over the shards it reaches; a stash needs none.
 
     Beginning raises IncompatibleDataVersion, IncompatibleContentVersion: it was to lead, and this release cannot.
@@ -39,7 +39,7 @@ def catalog_spec(reach: Reach | None, duty: Duty) -> ServiceSpec:
     return ServiceSpec(name="catalog", build=build)
 
 
-def open_catalog(location: Location, duty: Duty, *, telemetry: Telemetry) -> CatalogService:
+def open_catalog(location: Location, duty: CatalogDuty, *, telemetry: Telemetry) -> CatalogService:
     """The service of a catalog over a location, which it closes. It begins when it is first asked for something."""
     settings, runtime = location.settings, location.runtime
     client = Client(location)

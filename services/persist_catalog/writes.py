@@ -34,14 +34,14 @@ from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
-from persist_catalog.sessions import Open, Sessions
+from persist_catalog.sessions import OpenSession, Sessions
 
 GROUP_MAX: Final = 64
 """Commits in one append."""
 
 
 @dataclass(frozen=True)
-class Commit:
+class ReadyCommit:
     """What came of a transaction that ran at ``base_upper``. ``body`` stands for what it wants."""
 
     base_upper: int
@@ -56,12 +56,12 @@ class Commit:
         """What stands for all of it: a request that is repeated has the same."""
         return sha256(repr((self.base_upper, sorted(self.changes), self.token, self.ts, self.body)).encode()).digest()
 
-    async def whole(self) -> "Commit":
-        """See Wanted."""
+    async def whole(self) -> "ReadyCommit":
+        """See WantedCommit."""
         return self
 
 
-class Wanted(Protocol):
+class WantedCommit(Protocol):
     """What a request wants committed: all of it, or what stands for what was staged."""
 
     @property
@@ -79,7 +79,7 @@ class Wanted(Protocol):
         """What stands for the request."""
         ...
 
-    async def whole(self) -> Commit:
+    async def whole(self) -> ReadyCommit:
         """All of it. Raises LeaseExpired when it is not here, InvalidArgument."""
         ...
 
@@ -88,9 +88,9 @@ class Wanted(Protocol):
 class Waiting:
     """A commit that waits for its turn, and for what comes of it."""
 
-    session: Open
+    session: OpenSession
     request_id: bytes
-    commit: Commit
+    commit: ReadyCommit
     outcome: "asyncio.Future[int]"
 
     def settle(self, ts: int) -> None:
@@ -118,7 +118,7 @@ class Writes:
         self._waiting: list[Waiting] = []
         self._turns: asyncio.Task[None] | None = None
 
-    async def commit(self, session: WriteSession, request_id: bytes, wanted: Wanted, *, size: int = 0) -> int:
+    async def commit(self, session: WriteSession, request_id: bytes, wanted: WantedCommit, *, size: int = 0) -> int:
         """When it was committed, now or by an earlier call. Raises OutOfSync, Fenced, NotWritable, LeaseExpired,
         Overloaded. ``size``: bytes of the request.
 
@@ -143,7 +143,7 @@ class Writes:
         )
         return ts
 
-    async def _commit(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+    async def _commit(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int:
         try:
             return await self._in_turn(session, request_id, wanted)
         except (Fenced, NotWritable):
@@ -154,8 +154,8 @@ class Writes:
                 raise
             return done
 
-    async def _in_turn(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
-        if not isinstance(wanted, Commit) or len(wanted.changes) >= LARGE:
+    async def _in_turn(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int:
+        if not isinstance(wanted, ReadyCommit) or len(wanted.changes) >= LARGE:
             return await self._commit_large(session, request_id, wanted)
         one = Waiting(session, request_id, wanted, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
@@ -239,7 +239,9 @@ class Writes:
 
         return await self._once(one.session, one.request_id, one.commit, work)
 
-    async def _once(self, session: Open, request_id: bytes, wanted: Wanted, work: Callable[[], Awaitable[int]]) -> int:
+    async def _once(
+        self, session: OpenSession, request_id: bytes, wanted: WantedCommit, work: Callable[[], Awaitable[int]]
+    ) -> int:
         """When it was committed: by an earlier attempt, or by ``work``. Raises as that.
 
         SUBTLE: an earlier attempt without an answer may happen until ``work`` has appended, which meets it then.
@@ -255,7 +257,7 @@ class Writes:
                 raise
             return done
 
-    async def _commit_large(self, session: Open, request_id: bytes, wanted: Wanted) -> int:
+    async def _commit_large(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int:
         """Commit what is made ready beside others, who get their turns; then only what is new is looked at again.
 
         One at a time: it takes many times the memory of its rows.
@@ -264,7 +266,7 @@ class Writes:
             with no_collection():
                 return await self._once(session, request_id, wanted, lambda: self._made_ready(session, wanted))
 
-    async def _made_ready(self, session: Open, wanted: Wanted) -> int:
+    async def _made_ready(self, session: OpenSession, wanted: WantedCommit) -> int:
         async with self._leadership.writing(session.token) as catalog:
             pass
         commit = await wanted.whole()
@@ -283,7 +285,7 @@ class Writes:
                 self._conflicts.keep(done, touched)
             return done
 
-    async def _known(self, session: Open, request_id: bytes, wanted: Wanted) -> int | None:
+    async def _known(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int | None:
         """When it was committed, by an earlier attempt or under its token."""
         done = self._done(wanted)
         if done is None and request_id in session.unsure:
@@ -291,14 +293,14 @@ class Writes:
             done = self._done(wanted)
         return done
 
-    async def _caught_up(self, catalog: ReadWriteCatalog, commit: Commit) -> None:
+    async def _caught_up(self, catalog: ReadWriteCatalog, commit: ReadyCommit) -> None:
         """Have the mirror, which is asked, and the catalog, which commits, know the same."""
         if self._mirror.upper < max(catalog.upper, commit.base_upper):
             await self._mirror.sync()
         if catalog.upper < self._mirror.upper:
             await catalog.confirm_leadership()
 
-    def _done(self, commit: Wanted) -> int | None:
+    def _done(self, commit: WantedCommit) -> int | None:
         """When its token was committed, as far as the leader knows. Raises InvalidArgument: with another body."""
         if commit.token is None:
             return None
@@ -306,7 +308,7 @@ class Writes:
         known = self._mirror.raw.row(row)
         return None if known is None else first_outcome(commit.token, self._codec.decode(known)[1], commit.body)
 
-    async def _check(self, commit: Commit) -> None:
+    async def _check(self, commit: ReadyCommit) -> None:
         """Raise OutOfSync if something was committed from the base on that the transaction depends on.
 
         Raises InvalidArgument for a base of another epoch, or one that was never returned.
@@ -327,7 +329,7 @@ class Writes:
         if met:
             raise self._out_of_sync(count, ", ".join(f"{tag} {key}" for tag, key in met[:10]))
 
-    async def _transaction(self, catalog: ReadWriteCatalog, commit: Commit) -> CatalogTransaction:
+    async def _transaction(self, catalog: ReadWriteCatalog, commit: ReadyCommit) -> CatalogTransaction:
         """The transaction again, with all rules that hold for any sender. Raises OutOfSync, InvalidArgument."""
         transaction = catalog.transaction(token=commit.token)
         # SUBTLE: what this leader appended without an answer comes to light in the commit, after ``_check``.
@@ -378,13 +380,13 @@ class Writes:
         )
 
 
-def _owned(wanted: Wanted, session_id: str, request_id: bytes) -> Wanted:
+def _owned(wanted: WantedCommit, session_id: str, request_id: bytes) -> WantedCommit:
     """The same under a token, by which alone it is known whether it was committed: its own, where it was given none.
 
     SUBTLE: others may want the very same, such as to count from 1 to 2, and be in doubt, too. The session's id was
     drawn at random, and the token is the same for every repetition, also at a later leader.
     """
-    if not isinstance(wanted, Commit) or wanted.token is not None:
+    if not isinstance(wanted, ReadyCommit) or wanted.token is not None:
         return wanted
     token = Token.named("persist.catalog.request", session_id, request_id.hex())
     return replace(wanted, token=token, body=wanted.name[:BODY_BYTES])

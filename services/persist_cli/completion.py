@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from persist_cli.options import Target
+    from persist_cli.options import LocationTarget
 
 SECONDS: Final = 0.7
 """For what is looked up, beside the start of the process."""
@@ -43,7 +43,7 @@ def source_types(incomplete: str) -> list[str]:
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
-def _offered(context: typer.Context, incomplete: str, look: Callable[["Target"], Iterable[str]]) -> list[str]:
+def _offered(context: typer.Context, incomplete: str, look: Callable[["LocationTarget"], Iterable[str]]) -> list[str]:
     _limit()
     try:
         from persist_cli.options import PLACES, Where
@@ -70,7 +70,7 @@ def _limit() -> None:
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
 
 
-def shard_ids(target: "Target") -> list[str]:
+def shard_ids(target: "LocationTarget") -> list[str]:
     """Of the shards of a location."""
     import asyncio
 
@@ -93,17 +93,17 @@ def shard_ids(target: "Target") -> list[str]:
     return asyncio.run(listed())
 
 
-def source_names(target: "Target") -> list[str]:
+def source_names(target: "LocationTarget") -> list[str]:
     """Of the sources of a location."""
     return list(_records(target))
 
 
-def table_names(target: "Target") -> list[str]:
+def table_names(target: "LocationTarget") -> list[str]:
     """Of what its sources export."""
     return [f"{name}.{export}" for name, source in _records(target).items() for export in source.exports]
 
 
-def _records(target: "Target") -> Any:
+def _records(target: "LocationTarget") -> Any:
     import persist
     import persist_ingest
 

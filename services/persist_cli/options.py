@@ -174,7 +174,7 @@ class Where:
         """What stands on the command line."""
         return {name: value for name, value in self.given.items() if is_typed(self.context, name)}
 
-    def target(self) -> "Target":
+    def target(self) -> "LocationTarget":
         """The target, when the options name just one. An option on the command line wins over the environment."""
         given = self.given
         chosen = self.typed or given
@@ -190,9 +190,9 @@ class Where:
                 raise typer.BadParameter("--blob and --consensus go together")
         _keep_pandas_out()
         words = tuple(word for name, value in self.typed.items() if name in chosen for word in (f"--{name}", value))
-        return Target(**{name: chosen.get(name) for name in PLACES}, words=words)
+        return LocationTarget(**{name: chosen.get(name) for name in PLACES}, words=words)
 
-    def stores(self, work: str) -> "Target":
+    def stores(self, work: str) -> "LocationTarget":
         """The target of a command that works on the stores themselves. PERSIST_ENDPOINT counts only without others."""
         others = self.location or self.blob or self.consensus
         if self.endpoint and (is_typed(self.context, "endpoint") or not others):
@@ -206,7 +206,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class LocationTarget:
     """The location the options name: exactly one of an endpoint, a directory, or a pair of stores.
 
     ``words``: the options that were typed for it. What came from the environment is there for the next command, too.

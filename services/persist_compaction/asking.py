@@ -42,7 +42,7 @@ class Busy:
     shards_waiting: int
 
 
-class Asked:
+class AskedServer:
     """PersistCompaction at one or several ``endpoints`` (HOST:PORT, comma separated), of which any does the work.
 
     One server carries out a request; when it does not answer any more, another one begins it anew, and what was put in

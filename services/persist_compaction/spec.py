@@ -10,10 +10,10 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_compaction.service import CompactionService
 from persist_host import Address, Built, Host, ServiceSpec, Telemetry
-from persist_host.shard_access import Reach
+from persist_host.shard_access import ShardAccess
 
 
-def compaction_spec(reach: Reach, settings: Settings) -> ServiceSpec:
+def compaction_spec(reach: ShardAccess, settings: Settings) -> ServiceSpec:
     """A PersistCompaction over the shards it reaches. It says what these settings let it take."""
     at_once, memory = max(1, settings.compactions_at_once), memory_bound(settings)
 
@@ -36,7 +36,7 @@ def compaction_spec(reach: Reach, settings: Settings) -> ServiceSpec:
     )
 
 
-def _sources(reach: Reach, settings: Settings, runtime: Runtime) -> Sequence[Shards]:
+def _sources(reach: ShardAccess, settings: Settings, runtime: Runtime) -> Sequence[Shards]:
     """Where hints come from if not from the location's shards: each server reports its own commits only."""
     each = [name.strip() for name in reach.endpoints.split(",") if name.strip()]
     if len(each) < 2:

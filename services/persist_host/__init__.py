@@ -11,7 +11,7 @@ with extras.extra("server"):
     from persist_host.host import Host, Service
     from persist_host.process import EXIT_FAILED, EXIT_REFUSED, run_service
     from persist_host.serve import Built, ServiceSpec, serve, start
-    from persist_host.shard_access import Reach
+    from persist_host.shard_access import ShardAccess
     from persist_host.telemetry import Telemetry
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "Frames",
     "Guard",
     "Host",
-    "Reach",
     "Service",
     "ServiceSpec",
+    "ShardAccess",
     "Store",
     "Strangers",
     "Telemetry",

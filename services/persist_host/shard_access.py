@@ -18,7 +18,7 @@ from persist_host.durability import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ShardAccess:
     """How to reach the shards: ``endpoints`` of PersistShard, or ``consensus_uri``; one of them.
 
     ``blob_uri``: where the parts are; with endpoints it may be empty, and the server is asked.

@@ -6,12 +6,12 @@ from persist.client.shard.location import Location
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host import Built, Service, ServiceSpec, Telemetry
-from persist_host.shard_access import Reach
+from persist_host.shard_access import ShardAccess
 from persist_minter.oracle import OracleService
 from persist_minter.service import MinterService
 
 
-def minter_spec(reach: Reach) -> ServiceSpec:
+def minter_spec(reach: ShardAccess) -> ServiceSpec:
     """A TimestampMinter over the shards it reaches."""
 
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:

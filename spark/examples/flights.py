@@ -54,7 +54,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Outcome:
+class FlightsOutcome:
     """Everything the job found."""
 
     steps: list[Step] = field(default_factory=list)
@@ -76,13 +76,13 @@ class Job:
         self.csv = csv
         self.truth = truth
         self.shard = persist.ShardId.new()
-        self.outcome = Outcome()
+        self.outcome = FlightsOutcome()
         self.start = truth.first_week_ms
         self.weeks = weeks
         self.written_at = 0.0
         self.end = self.start + weeks * WEEK_MS
 
-    def run(self, client: "persist.Client") -> Outcome:
+    def run(self, client: "persist.Client") -> FlightsOutcome:
         """Write week by week, followed by ``client``, then read snapshots and changes back."""
         from pyspark_persist import register
 
@@ -313,7 +313,7 @@ _CSV: Final = (
 )
 
 
-def run(data: Path, *, weeks: int | None = None, truth: Truth | None = None) -> Outcome:
+def run(data: Path, *, weeks: int | None = None, truth: Truth | None = None) -> FlightsOutcome:
     """The whole job under ``data``: services, Spark, a fresh shard. ``truth``: other answers to compare with."""
     data.mkdir(parents=True, exist_ok=True)
     with _watch() as loading:

@@ -52,7 +52,7 @@ class Scenario:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class TpcbOutcome:
     """Everything the job found."""
 
     scenario: Scenario
@@ -109,9 +109,9 @@ class Ingester:
         return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else ""
 
 
-def run(data: Path, scenario: Scenario) -> Outcome:
+def run(data: Path, scenario: Scenario) -> TpcbOutcome:
     """The whole job under ``data``. Raises LocationError, SourceFailure."""
-    outcome = Outcome(scenario=scenario)
+    outcome = TpcbOutcome(scenario=scenario)
     data.mkdir(parents=True, exist_ok=True)
     where = ingest.Location(directory=str(data / "persist"))
     with contextlib.ExitStack() as stack:
@@ -139,7 +139,7 @@ def run(data: Path, scenario: Scenario) -> Outcome:
     return outcome
 
 
-def _create(where: ingest.Location, bank: Bank, spark: "SparkSession", outcome: Outcome) -> None:
+def _create(where: ingest.Location, bank: Bank, spark: "SparkSession", outcome: TpcbOutcome) -> None:
     begun = system().monotonic()
     rows = 0
 
@@ -154,7 +154,7 @@ def _create(where: ingest.Location, bank: Bank, spark: "SparkSession", outcome: 
     outcome.snapshot_rows, outcome.snapshot_seconds = rows, system().monotonic() - begun
 
 
-def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outcome: Outcome) -> None:
+def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outcome: TpcbOutcome) -> None:
     """The workload from beginning to end, with a killed ingester in its middle."""
     scenario, log = outcome.scenario, data / "pgbench.log"
     ingester.start()
@@ -183,7 +183,7 @@ def _work(data: Path, bank: Bank, ingester: Ingester, snapshots: Snapshots, outc
     outcome.tps, outcome.transactions = rate_of(log), transactions_of(log)
 
 
-def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: Ingester, outcome: Outcome) -> None:
+def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: Ingester, outcome: TpcbOutcome) -> None:
     """Until everything that was acknowledged is durable in all four shards."""
     begun, end = system().monotonic(), bank.end_of_log()
     minter = the_client.minter()
@@ -202,7 +202,7 @@ def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: I
 
 
 def _compare(
-    bank: Bank, where: ingest.Location, spark: "SparkSession", snapshots: Snapshots, source: Any, outcome: Outcome
+    bank: Bank, where: ingest.Location, spark: "SparkSession", snapshots: Snapshots, source: Any, outcome: TpcbOutcome
 ) -> None:
     as_of = snapshots.upper() - 1
     for name in TABLES:

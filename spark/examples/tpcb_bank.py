@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist import LocationError
 from persist.testing.servers import Server, postgres_program, start_postgres
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "public.pgbench_accounts": ("aid", "bid", "abalance", "filler"),
@@ -41,7 +41,7 @@ class Bank:
         bank = cls(server)
         try:
             bank.pgbench("-i", "-q", "-s", str(scale))
-            with Session(bank.dsn) as session:
+            with UpstreamConnection(bank.dsn) as session:
                 for table in TABLES:
                     session.run(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         except BaseException:
@@ -72,7 +72,7 @@ class Bank:
 
     def end_of_log(self) -> int:
         """How far the write-ahead log is flushed: everything that was acknowledged lies before."""
-        with Session(self.dsn) as session:
+        with UpstreamConnection(self.dsn) as session:
             [position] = session.row("SELECT pg_current_wal_flush_lsn()::text")
         high, low = str(position).split("/")
         return int(high, 16) << 32 | int(low, 16)
@@ -80,7 +80,7 @@ class Bank:
     def rows(self, table: str, types: pa.Schema) -> pa.Table:
         """All rows of a table as they are now."""
         columns = TABLES[table]
-        with Session(self.dsn) as session:
+        with UpstreamConnection(self.dsn) as session:
             rows = session.rows(f"SELECT {', '.join(columns)} FROM {table}")
         arrays: list[Any] = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
         return pa.table({n: pa.array(v, types.field(n).type) for n, v in zip(columns, arrays, strict=True)})

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from examples.tpcb import Outcome
+    from examples.tpcb import TpcbOutcome
 
 
 LOOKS_SHOWN = 12
@@ -40,7 +40,7 @@ def bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def show(outcome: "Outcome", *, seconds: float) -> None:
+def show(outcome: "TpcbOutcome", *, seconds: float) -> None:
     """Print the looks and the verdict."""
     console = Console()
     console.print()
@@ -60,7 +60,7 @@ def show(outcome: "Outcome", *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
-def as_json(outcome: "Outcome") -> dict[str, object]:
+def as_json(outcome: "TpcbOutcome") -> dict[str, object]:
     """What the tables say, for programs. Lags are seconds."""
     looks = outcome.watching.looks
     return {
@@ -100,7 +100,7 @@ def _looks(looks: list[Any]) -> Table:
     return table
 
 
-def _facts(outcome: "Outcome") -> Table:
+def _facts(outcome: "TpcbOutcome") -> Table:
     scenario, watching = outcome.scenario, outcome.watching
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="cyan", no_wrap=True)

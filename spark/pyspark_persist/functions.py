@@ -41,7 +41,7 @@ class Planned(AnalyzeResult):  # type: ignore[misc]  # pyspark is untyped here
     partitions: tuple[InputPartition, ...] = ()
 
 
-class _Read:
+class _PlannedRead:
     """What the task runs: every partition of what was planned."""
 
     def __init__(self, planned: Planned) -> None:
@@ -70,14 +70,14 @@ def functions(keeper: "Address | None") -> dict[str, type]:
     """The functions by name. ``keeper``: the driver's process that holds what is planned, if there is one."""
 
     # Classes of a function: pickled by value, so that they take along where what they plan is held.
-    class Snapshot(_Read):
+    class Snapshot(_PlannedRead):
         @staticmethod
         def analyze(
             table: AnalyzeArgument, as_of: AnalyzeArgument | None = None, **where: AnalyzeArgument
         ) -> AnalyzeResult:
             return planned({"table": table, "asOf": as_of}, where, keeper)
 
-    class Changes(_Read):
+    class Changes(_PlannedRead):
         @staticmethod
         def analyze(
             table: AnalyzeArgument,

@@ -16,7 +16,7 @@ from pyspark_persist.change.expressions import Condition, Values
 from pyspark_persist.change.merge import MergeBuilder, On
 from pyspark_persist.change.rows import deletion, overwriting, restoration, update
 from pyspark_persist.change.running import Change, ChangeResult, How, options_of
-from pyspark_persist.change.source import Source
+from pyspark_persist.change.source import ChangeSource
 from pyspark_persist.compact import compact
 from pyspark_persist.counting import count
 from pyspark_persist.finding import found, inspected
@@ -158,7 +158,7 @@ class PersistTable:
         ``on``: columns that must be equal, or a condition in which the sides are called by their aliases, such as
         ``"target.id = source.id"``. Null equals nothing, unless the condition says ``<=>``.
         """
-        given = Source(frame=source)
+        given = ChangeSource(frame=source)
         return MergeBuilder(partial(self._change, "merge"), given, on, target=targetAlias, alias=sourceAlias)
 
     def overwrite(self, df: "DataFrame", where: Condition = None, **how: Unpack[How]) -> ChangeResult:

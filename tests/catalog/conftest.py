@@ -22,7 +22,7 @@ from persist.client.catalog.remote import RemoteCatalog
 from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.runtime import system
 from persist.settings import Settings
-from persist_catalog import Duty, Reach, catalog_spec
+from persist_catalog import CatalogDuty, ShardAccess, catalog_spec
 from persist_host import start
 
 Logs: TypeAlias = Callable[[], Awaitable[RowLog]]
@@ -111,9 +111,9 @@ def over(log: str) -> Callable[[Path, pytest.FixtureRequest], Place]:
 @asynccontextmanager
 async def grpc(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Catalogs]:
     stores = f"mem:{system().random_bytes(8).hex()}"
-    reach = Reach(blob_uri=stores, consensus_uri=stores)
+    reach = ShardAccess(blob_uri=stores, consensus_uri=stores)
     # It leads when the first catalog is opened, as others do.
-    host, address = await start(catalog_spec(reach, Duty(environment=ENVIRONMENT)), "127.0.0.1:0", Settings())
+    host, address = await start(catalog_spec(reach, CatalogDuty(environment=ENVIRONMENT)), "127.0.0.1:0", Settings())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(host.stop, notice=0, grace=0)
 

@@ -24,7 +24,7 @@ from persist.errors import CorruptData
 from persist.wire.catalog.json import read_key, read_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 
 NEWEST = MIGRATIONS.current
 
@@ -231,7 +231,7 @@ def test_passwords_are_not_shown(persist: Persist) -> None:
     done = persist("catalog", "epoch", "--stash", "postgres://me:secret@127.0.0.1:1/x?password=secret")
     assert done.code == 1
     assert "secret" not in done.err
-    named = str(Place("default", stash="postgres://me:se:c/ret@host:1/x?sslmode=require&password=secret"))
+    named = str(CatalogPlace("default", stash="postgres://me:se:c/ret@host:1/x?sslmode=require&password=secret"))
     assert named == "postgres://me@host:1/x?sslmode=require&password=…"
 
 

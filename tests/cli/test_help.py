@@ -12,7 +12,7 @@ from cli.terminals import on_a_terminal
 
 import persist as library
 from persist_cli import completion
-from persist_cli.options import Target
+from persist_cli.options import LocationTarget
 
 IDS = re.compile(r"\bs[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}\b")
 
@@ -83,7 +83,7 @@ def test_kinds_and_types_are_completed():
 
 
 def test_names_of_a_location_are_found(persist, here, people):
-    target = Target(endpoint=None, location=here[1], blob=None, consensus=None)
+    target = LocationTarget(endpoint=None, location=here[1], blob=None, consensus=None)
     assert persist("shard", "append", "people", people, "--key", "id", *here).code == 0
     assert completion.shard_ids(target) == [str(library.ShardId.named("table", "people"))]
     options = ("--type", "loadgen", "-o", "generator=counter", "-o", "rate=1", "--no-spark")

@@ -15,7 +15,7 @@ from prompt_toolkit.output import DummyOutput
 import persist as library
 from persist import aio
 from persist.client.sql.session import SqlSession
-from persist_cli.sql.running import Form
+from persist_cli.sql.running import Printed
 from persist_cli.sql.shell import Shell, candidates, is_complete
 
 Persist = Callable[..., Any]
@@ -149,7 +149,7 @@ async def test_the_shell_runs_what_is_typed(tmp_path, capfd):
         session = SqlSession(await client.environment(), files=True)
         with create_pipe_input() as keyboard, create_app_session(input=keyboard, output=DummyOutput()):
             keyboard.send_text(typed)
-            await Shell(session, Form.TABLE, InMemoryHistory()).run()
+            await Shell(session, Printed.TABLE, InMemoryHistory()).run()
         await session.close()
     out, err = capfd.readouterr()
     assert "CREATE TABLE\nINSERT 2\n" in out

@@ -7,10 +7,10 @@ import sys
 
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_catalog import Duty, open_catalog
+from persist_catalog import CatalogDuty, open_catalog
 from persist_compaction.service import CompactionService
 from persist_host import Address, Built, Host, ServiceSpec, Telemetry, start
-from persist_minter import Reach, open_minter
+from persist_minter import ShardAccess, open_minter
 from persist_shard import shard_spec
 
 
@@ -19,10 +19,10 @@ async def main(listen: str, blob: str, consensus: str) -> None:
     settings = dataclasses.replace(Settings.from_env(os.environ), compaction=False)
 
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
-        reach = Reach(blob_uri=blob, consensus_uri=consensus)
+        reach = ShardAccess(blob_uri=blob, consensus_uri=consensus)
         places = [(await reach.location(settings, runtime))[0] for _ in range(3)]
         minter = open_minter(places[0], telemetry=telemetry)
-        catalog = open_catalog(places[1], Duty(environment="default"), telemetry=telemetry)
+        catalog = open_catalog(places[1], CatalogDuty(environment="default"), telemetry=telemetry)
         compaction = CompactionService(places[2], telemetry=telemetry)
         shard = await shard_spec(blob, consensus).build(settings, runtime, telemetry)
 

@@ -12,9 +12,9 @@ from forked import forks
 from simulation.budget import PROCESSES, PROGRESS_WORLDS, SEED
 
 from persist.testing.simulation.simulator import Host
-from persist.testing.world.world import Outcome
+from persist.testing.world.world import WorldOutcome
 
-World = Callable[[int], Outcome]
+World = Callable[[int], WorldOutcome]
 
 
 @dataclasses.dataclass
@@ -30,7 +30,7 @@ class Tally:
     fired: Counter[str] = dataclasses.field(default_factory=Counter)
     begun: float = dataclasses.field(default_factory=time.monotonic)
 
-    def add(self, outcome: Outcome, cpu_seconds: float) -> None:
+    def add(self, outcome: WorldOutcome, cpu_seconds: float) -> None:
         self.worlds += 1
         self.operations += outcome.operations
         self.seconds += outcome.seconds
@@ -79,7 +79,7 @@ def live(world: World, seeds: Sequence[int], least: dict[str, float]) -> Tally:
     return tally
 
 
-def _timed(world: World, seed: int) -> tuple[Outcome, float]:
+def _timed(world: World, seed: int) -> tuple[WorldOutcome, float]:
     """A world, and the CPU seconds it took."""
     begun = time.process_time()
     outcome = world(seed)

@@ -7,7 +7,7 @@ import pytest
 
 from persist.errors import UsageError
 from persist.testing.simulation.simulator import VirtualLoop, simulation
-from persist.testing.simulation.turns import Place, in_thread
+from persist.testing.simulation.turns import TurnPlace, in_thread
 
 
 async def _slept(seconds: float, answer: int) -> int:
@@ -21,7 +21,7 @@ def test_threads_take_turns_and_hear_what_their_calls_came_to():
     said: list[str] = []
 
     def work(name: str, seconds: float) -> int:
-        place = Place()
+        place = TurnPlace()
         total = 0
         for answer in (1, 2, -3, 4):
             try:
@@ -49,7 +49,7 @@ def test_threads_end_with_their_world(how: str):
     before, ended = threading.active_count(), []
 
     def work() -> None:
-        place = Place()
+        place = TurnPlace()
         try:
             place.run(_slept(1e6, 1))
         finally:
@@ -73,7 +73,7 @@ def test_threads_end_with_their_world(how: str):
 
 def test_blocking_call_needs_a_thread_that_takes_turns():
     async def call(loop: VirtualLoop) -> None:
-        place = loop.host("here").context.run(Place)
+        place = loop.host("here").context.run(TurnPlace)
         with pytest.raises(UsageError):
             place.run(_slept(1, 1))
 

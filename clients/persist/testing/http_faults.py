@@ -24,7 +24,7 @@ class Refusal:
     done: bool = False
 
 
-class Hold:
+class HeldRequests:
     """Requests that wait. ``reached`` is set by the first; all go on to the server with ``release``."""
 
     def __init__(self, first_lines: str, after: int) -> None:
@@ -75,7 +75,7 @@ class HttpFaultProxy:
         self._refusals = refusals
         self._random = random.Random(seed)
         self._server: asyncio.Server | None = None
-        self._holds: list[Hold] = []
+        self._holds: list[HeldRequests] = []
         self.probability = probability
         self.fired: Counter[str] = Counter()
 
@@ -85,9 +85,9 @@ class HttpFaultProxy:
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    def hold(self, first_lines: str, *, after: int = 0) -> Hold:
+    def hold(self, first_lines: str, *, after: int = 0) -> HeldRequests:
         """From here on keep requests whose first line matches this expression, but for so many at first."""
-        hold = Hold(first_lines, after)
+        hold = HeldRequests(first_lines, after)
         self._holds.append(hold)
         return hold
 

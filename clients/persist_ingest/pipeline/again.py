@@ -17,7 +17,7 @@ from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
-from persist_ingest.pipeline.anew.progress import Progress
+from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
 from persist_ingest.sources.port import ReadsApart
@@ -154,7 +154,7 @@ def _given_back(
     export: str,
     mine: Trouble,
     before: Trouble | None,
-    progress: Progress | None,
+    progress: AnewProgress | None,
     error: UsageError,
     the_client: "persist.Client",
 ) -> None:

@@ -16,7 +16,7 @@ from persist import Determinate, InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.anew.progress import Progress
+from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.claims import (
     Claim,
     announce,
@@ -34,7 +34,7 @@ from persist_ingest.pipeline.claims import (
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.timelines import Asked
+from persist_ingest.pipeline.timelines import AskedTimelines
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
 from persist_ingest.sources.port import Announces, Beginning, BringsTimes, DropsWithin, SourceType, UpstreamNotOurs
@@ -68,7 +68,7 @@ def create(
     Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
     """
     check_name(name)
-    asked, options = Asked.of(options)
+    asked, options = AskedTimelines.of(options)
     kind = source_type(type_name)
     here = location.resolved()
     the_client = client(here)
@@ -186,7 +186,9 @@ def _claimed(
     return claim
 
 
-def _source(the_client: "persist.Client", claim: Claim, beginning: Beginning, interval_ms: int, asked: Asked) -> Source:
+def _source(
+    the_client: "persist.Client", claim: Claim, beginning: Beginning, interval_ms: int, asked: AskedTimelines
+) -> Source:
     reader, name, generation = beginning.reader, claim.name, claim.generation
 
     def shard(export: str, separator: str) -> str:
@@ -285,7 +287,7 @@ def _taken_back(the_client: "persist.Client", records: Records, claim: Claim) ->
 
 def _finalize(the_client: "persist.Client", source: Source, *, environment: str = "", dry_run: bool = False) -> None:
     """Exports first: while the bindings can be read, what the source did upstream is known."""
-    known = [Progress.of(each) for each in troubles(source).values()]
+    known = [AnewProgress.of(each) for each in troubles(source).values()]
     staged = [each.staging for each in known if each is not None]
     for shard in (*staged, *source.exports.values(), source.remap):
         with contextlib.suppress(persist.ShardNotFound):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from persist.typed import Record
-from persist_ingest.sources.port import Progress, SourceFailure, Stated
+from persist_ingest.sources.port import SourceFailure, Stated, StatedProgress
 
 TimedRow: TypeAlias = tuple[Record, int, int]
 """A row, its time, its diff."""
@@ -23,13 +23,13 @@ class Stash:
     upper: int | None
     count: int = 0
     _times: dict[int, dict[str, tuple[tuple[Record, int], ...]]] = field(default_factory=dict)
-    _progress: list[Progress] = field(default_factory=list)
+    _progress: list[StatedProgress] = field(default_factory=list)
 
-    def put(self, event: Stated | Progress) -> None:
+    def put(self, event: Stated | StatedProgress) -> None:
         """Take what was said into account. Raises SourceFailure: it contradicts what was said before."""
         if self.upper is None:
             return
-        if isinstance(event, Progress):
+        if isinstance(event, StatedProgress):
             if (event.upper is None or event.upper > self.upper) and event not in self._progress:
                 self._progress.append(event)
             return
@@ -79,7 +79,7 @@ class Stash:
             self._progress = [each for each in self._progress if each.upper is None or each.upper > upper]
         self.count = sum(map(len, self._times.values()))
 
-    def _through(self, progress: Progress, upper: int) -> int | None:
+    def _through(self, progress: StatedProgress, upper: int) -> int | None:
         """How far a statement that covers ``upper`` carries: to its end, or to its first time that lacks something."""
         times = {time for time in progress.counts if time >= upper}
         times |= {time for time in self._times if time >= upper and (progress.upper is None or time < progress.upper)}

@@ -14,7 +14,7 @@ from persist.runtime import system
 from persist.sources import EPOCH_MILLISECONDS
 from persist.typed import Fields
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.anew.progress import Progress
+from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, running, troubles
@@ -136,7 +136,7 @@ def _exports(source: Source, uppers: Mapping[str, int | None]) -> dict[str, Expo
 
 
 def _progress(trouble: Trouble) -> SnapshotProgress | None:
-    known = Progress.of(trouble)
+    known = AnewProgress.of(trouble)
     if known is None:
         return None
     # What was announced last has happened, or is under way.

@@ -33,14 +33,14 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedTimelines:
     """What options say: ``timeline=`` and ``epoch_ms_timeline=``, which every source has."""
 
     timeline: str | None = None
     epoch_ms_timeline: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "tuple[Asked, dict[str, str]]":
+    def of(cls, options: Mapping[str, str]) -> "tuple[AskedTimelines, dict[str, str]]":
         """These, and the other options. Raises InvalidArgument: one is given twice."""
         found: dict[str, str] = {}
         rest: dict[str, str] = {}

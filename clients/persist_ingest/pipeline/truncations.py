@@ -30,7 +30,7 @@ class Truncations:
         self.rows = 0
         self._durable = durable
         self._again = again
-        self._kept: _Kept | None = None
+        self._kept: _KeptRows | None = None
         self._is_cleared = False
 
     def gave(self, rows: pa.RecordBatch) -> None:
@@ -41,7 +41,7 @@ class Truncations:
 
     def truncated(self, at: int, lower: int) -> Iterator[pa.RecordBatch]:
         """What takes everything back that was there, at this time; nothing when that is durable already."""
-        before, self._kept = self._kept, _Kept()
+        before, self._kept = self._kept, _KeptRows()
         if at < lower:
             # So were all rows until now.
             return
@@ -55,7 +55,7 @@ class Truncations:
                 yield _taken_back(wanted, at)
 
 
-class _Kept:
+class _KeptRows:
     """Rows in the order they came."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class TableAltered(SourceFailure):
     reason = "TABLE_ALTERED"
 
 
-class Emptied(TableAltered):
+class ExportEmptied(TableAltered):
     """An export that is being read anew was emptied upstream: what was read of it so far is void."""
 
     reason = "EMPTIED"
@@ -135,7 +135,7 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StatedProgress:
     """For every time in ``[lower, upper)`` there are as many ``Stated`` as ``counts`` has, and none where it has none.
 
     ``upper`` None: there will be no time at or beyond ``lower`` besides those counted.
@@ -238,7 +238,7 @@ class BringsTimes(Protocol):
         """What counts the times; None: they mean something to this source alone."""
         ...
 
-    def follow(self) -> Iterator[Stated | Progress]:
+    def follow(self) -> Iterator[Stated | StatedProgress]:
         """All that came since the call before; at the first call, all that there is. Errors as those of ``probe``."""
         ...
 
@@ -288,7 +288,7 @@ class Piece(Protocol):
         """What the log comes to in ``[begin, end)``, for keys up to ``last``, beside what the piece has of that.
 
         ``begin``: as far as the log was taken into account before the piece was opened; ``end``: at or beyond what
-        ``Anew.high`` says afterwards. Raises Emptied, SchemaGrew, and as a ReadTask's ``read``.
+        ``Anew.high`` says afterwards. Raises ExportEmptied, SchemaGrew, and as a ReadTask's ``read``.
         """
         ...
 

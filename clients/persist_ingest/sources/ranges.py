@@ -12,7 +12,7 @@ from persist.typed import AnyKey
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessageRange:
     """Messages ``[begin, end)`` of one partition; ``end`` may be OFFSET_MAX, where it is not known here."""
 
     partition: Any
@@ -25,7 +25,9 @@ class Piece:
         return self.end - self.begin
 
 
-def pieces(begin: SourceFrontier, end: SourceFrontier, ends: Mapping[AnyKey, int] | None = None) -> Iterator[Piece]:
+def pieces(
+    begin: SourceFrontier, end: SourceFrontier, ends: Mapping[AnyKey, int] | None = None
+) -> Iterator[MessageRange]:
     """For each partition with offsets between the two frontiers, those offsets, in order of partitions.
 
     ``ends``: where a finished partition (bound OFFSET_MAX) really ends, for those that are known to.
@@ -34,24 +36,24 @@ def pieces(begin: SourceFrontier, end: SourceFrontier, ends: Mapping[AnyKey, int
         low = begin.bound(key) or 0
         high = bound if ends is None or bound < OFFSET_MAX else ends.get(key, bound)
         if low < high:
-            yield Piece(key, low, high)
+            yield MessageRange(key, low, high)
 
 
-def share(all_pieces: Sequence[Piece], tasks: int, least: int) -> list[tuple[Piece, ...]]:
+def share(all_pieces: Sequence[MessageRange], tasks: int, least: int) -> list[tuple[MessageRange, ...]]:
     """The pieces in about ``tasks`` groups of about equal length, each at least ``least`` offsets long; cut if need be.
 
     Together they hold the offsets of ``all_pieces`` once and in that order; no group is empty.
     """
     total = sum(piece.length for piece in all_pieces)
     size = max(-(-total // max(tasks, 1)), least, 1)
-    groups: list[tuple[Piece, ...]] = []
-    group: list[Piece] = []
+    groups: list[tuple[MessageRange, ...]] = []
+    group: list[MessageRange] = []
     room = size
     for piece in all_pieces:
         at = piece.begin
         while at < piece.end:
             upto = min(piece.end, at + room)
-            group.append(Piece(piece.partition, at, upto))
+            group.append(MessageRange(piece.partition, at, upto))
             room -= upto - at
             at = upto
             if not room:

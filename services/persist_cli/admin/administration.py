@@ -21,7 +21,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 from persist.storage.open import open_blob, open_consensus, safe
-from persist_cli.options import Target
+from persist_cli.options import LocationTarget
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Machine:
     """What administration needs of a location. ``place``: the options that reach it. ``meter`` counts requests."""
 
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(self, target: LocationTarget, settings: Settings) -> None:
         runtime: Runtime = system()
         self.place = target.words
         self.settings = dataclasses.replace(settings, compaction=False)
@@ -77,7 +77,7 @@ class Machine:
 
 
 def run(
-    target: Target, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
+    target: LocationTarget, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
 ) -> T:
     """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location,
     UnsafeConfiguration for the stores of two.

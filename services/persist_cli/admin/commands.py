@@ -34,7 +34,7 @@ class Which:
 
 
 @dataclass(kw_only=True)
-class Compactor(Where):
+class WhereCompaction(Where):
     """The location options, of which the endpoint is another service's."""
 
     endpoint: Annotated[
@@ -67,7 +67,7 @@ def compact(
     pieces: Annotated[int | None, typer.Option(min=1, help="Spark tasks of each shard, about.")] = None,
     *,
     which: Which,
-    at: Compactor,
+    at: WhereCompaction,
     run: Run,
 ) -> None:
     """Merge the batches of shards, so that reads get faster and what cancels out takes no room."""
@@ -104,7 +104,7 @@ def compact(
     raise typer.Exit(code)
 
 
-def _check_beside_endpoint(which: Which, at: Compactor, engine: str) -> None:
+def _check_beside_endpoint(which: Which, at: WhereCompaction, engine: str) -> None:
     """Raise BadParameter for what a PersistCompaction cannot be asked for."""
     if which.every:
         raise typer.BadParameter(

@@ -11,7 +11,7 @@ from persist.settings import Settings
 from persist_cli.admin.work import compacted, say
 from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import note, print_json, print_rows, progress
-from persist_compaction import Asked, Busy
+from persist_compaction import AskedServer, Busy
 
 
 def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool, commit: bool, json: bool) -> int:
@@ -32,7 +32,7 @@ def compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool
 
 
 async def _busy(endpoint: str, settings: Settings) -> Busy:
-    async with Asked(endpoint, settings=settings, runtime=system()) as asked:
+    async with AskedServer(endpoint, settings=settings, runtime=system()) as asked:
         return await asked.busy()
 
 
@@ -55,7 +55,7 @@ def _look(busy: Busy, shards: list[str], *, json: bool) -> None:
 async def _compact(endpoint: str, shards: list[str], settings: Settings, *, whole: bool) -> Outcomes:
     outcomes = Outcomes(alone=len(shards) == 1)
     with progress("compacting", None, unit="rows") as steps:
-        async with Asked(endpoint, settings=settings, runtime=system()) as asked:
+        async with AskedServer(endpoint, settings=settings, runtime=system()) as asked:
             for name in shards:
                 found = False
                 for shard in _possible(name):
@@ -75,7 +75,7 @@ def _possible(name: str) -> list[ShardId]:
     return [wanted] if isinstance(wanted, ShardId) else [each.shard for each in possible(wanted)]
 
 
-async def _compacted(asked: Asked, shard: ShardId, steps: Callable[[int], None], *, whole: bool) -> Row | None:
+async def _compacted(asked: AskedServer, shard: ShardId, steps: Callable[[int], None], *, whole: bool) -> Row | None:
     """What came of it; None when there is no such shard."""
     told = 0
 

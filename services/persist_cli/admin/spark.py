@@ -9,14 +9,14 @@ from typing import Any
 from persist.errors import UsageError
 from persist.extras import extra
 from persist.typed import Record
-from persist_cli.options import Target
+from persist_cli.options import LocationTarget
 from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import counted, note, print_json, print_table
 
 _COLUMNS = ("shard", "batches", "rows", "rows_after", "bytes", "bytes_after", "parts_reused", "applied")
 
 
-def compact(target: Target, shards: list[str], *, master: str | None, pieces: int | None, json: bool) -> int:
+def compact(target: LocationTarget, shards: list[str], *, master: str | None, pieces: int | None, json: bool) -> int:
     """Compact each shard into one run. The exit code.
 
     Raises UsageError without Java; LeaseExpired, CorruptData, LocationError of the only shard there is.

@@ -6,7 +6,7 @@ import typer
 
 from persist_cli import completion
 from persist_cli.bundles import App
-from persist_cli.options import Report, Run, Target, Where
+from persist_cli.options import LocationTarget, Report, Run, Where
 
 app = App(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
 
@@ -101,7 +101,7 @@ def restore(
         raise typer.BadParameter("name one empty place: --to DIR, or --to-blob with --to-consensus")
     if (to_blob or "").startswith("mem:") or (to_consensus or "").startswith("mem:"):
         raise typer.BadParameter("what is restored into memory is gone when this command ends: name other stores")
-    target = Target(endpoint=None, location=to, blob=to_blob, consensus=to_consensus)
+    target = LocationTarget(endpoint=None, location=to, blob=to_blob, consensus=to_consensus)
     from persist_cli.backup import work as backup_work
 
     backup_work.restore(destination, backup, target, settings, resume=resume, partial=partial, json=run.json)

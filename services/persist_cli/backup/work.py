@@ -22,7 +22,7 @@ from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus, safe
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
-from persist_cli.options import Target
+from persist_cli.options import LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _SCHEMES = ("file", "s3")
 
 
 async def create(
-    machine: Machine, target: Target, destination: str, shards: list[str], *, lease_ms: int, json: bool
+    machine: Machine, target: LocationTarget, destination: str, shards: list[str], *, lease_ms: int, json: bool
 ) -> int:
     """Take a backup. The exit code: 1 when a shard was left out."""
     _check_apart(destination, target)
@@ -113,7 +113,7 @@ def verify_all(destination: str, backup: str | None, settings: Settings, *, json
 def restore(
     destination: str,
     backup: str | None,
-    target: Target,
+    target: LocationTarget,
     settings: Settings,
     *,
     resume: bool,
@@ -171,7 +171,7 @@ def _folder(destination: str) -> Path | None:
     return Path(unquote(path.partition("?")[0])) if scheme == "file" else None
 
 
-def _check_apart(destination: str, target: Target) -> None:
+def _check_apart(destination: str, target: LocationTarget) -> None:
     """Raises InvalidArgument: who deletes the location's directory would delete its backups, too, or the other way."""
     folder = _folder(destination)
     if folder is None or target.location is None:
@@ -186,7 +186,7 @@ def _check_apart(destination: str, target: Target) -> None:
         )
 
 
-def _make_folder(target: Target) -> None:
+def _make_folder(target: LocationTarget) -> None:
     if target.location is not None:
         Path(target.location).expanduser().mkdir(parents=True, exist_ok=True)
 

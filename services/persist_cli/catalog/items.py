@@ -6,7 +6,7 @@ from persist.core.catalog.ddl.described import ROLE, Described
 from persist.core.catalog.values import ObjectType, Space
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 from persist_cli.terminal import counted, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = ("name", "kind", "id", "shard", "timeline", "mode")
 
 
-def items(place: Place, settings: "Settings", *, system: bool, json: bool) -> None:
+def items(place: CatalogPlace, settings: "Settings", *, system: bool, json: bool) -> None:
     """Print the items of an environment; those of the ``system``, too, if asked. Raises Uninitialized."""
     found = place.in_environment(settings, lambda environment: environment.items())
     rows = [_row(item) for item in found if system or item.id.space is Space.USER]
@@ -27,7 +27,7 @@ def items(place: Place, settings: "Settings", *, system: bool, json: bool) -> No
 
 
 def adopt(
-    place: Place, settings: "Settings", name: str, *, shard: str | None, timeline: str, role: str, json: bool
+    place: CatalogPlace, settings: "Settings", name: str, *, shard: str | None, timeline: str, role: str, json: bool
 ) -> None:
     """Make an item of a shard, or of a source and its exports, and print it.
 
@@ -57,7 +57,7 @@ def adopt(
         note(f"{item.name} is the shard {item.data} now; persist catalog leave {item.name} gives it back")
 
 
-def _adopt_source(place: Place, name: str, role: str) -> bool:
+def _adopt_source(place: CatalogPlace, name: str, role: str) -> bool:
     """Make the items of a source, if one has this name."""
     import persist_ingest as ingest
 
@@ -73,7 +73,7 @@ def _adopt_source(place: Place, name: str, role: str) -> bool:
     return True
 
 
-def leave(place: Place, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:
+def leave(place: CatalogPlace, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:
     """Forget an item, whose shard stays. Raises UnknownObject, DependentObjects."""
 
     async def work(environment: "Environment") -> Described:

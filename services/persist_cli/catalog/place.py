@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from persist_cli.options import LOCATION, Target, Where, sqlite_file
+from persist_cli.options import LOCATION, LocationTarget, Where, sqlite_file
 
 if TYPE_CHECKING:
     from persist.client.catalog.addresses import AddressRows
@@ -40,7 +40,7 @@ class Whose(Where):
         ),
     ] = None
 
-    def place(self) -> "Place":
+    def place(self) -> "CatalogPlace":
         """The place that the options name. Raises BadParameter unless it is one."""
         if not self.environment:
             raise typer.BadParameter("--environment needs a name")
@@ -49,18 +49,18 @@ class Whose(Where):
                 "name one place: --location DIR, or --blob with --consensus, or --endpoint HOST:PORT, or --stash URI"
             )
         if self.stash is None:
-            return Place(self.environment, self.target())
+            return CatalogPlace(self.environment, self.target())
         for name in self.typed:
             raise typer.BadParameter(f"name one place: --stash URI or --{name}, not both")
-        return Place(self.environment, stash=self.stash)
+        return CatalogPlace(self.environment, stash=self.stash)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CatalogPlace:
     """Just one of a target and the URI of a stash, and the environment there."""
 
     environment: str
-    target: Target | None = None
+    target: LocationTarget | None = None
     stash: str | None = None
 
     def run(self, settings: "Settings", work: Callable[["OpenableCatalog"], Awaitable[T]], *, begun: bool = False) -> T:
@@ -200,7 +200,7 @@ class Place:
         return without_password(text)
 
 
-async def _client(target: Target | None, settings: "Settings") -> "Client":
+async def _client(target: LocationTarget | None, settings: "Settings") -> "Client":
     from persist import aio
 
     assert target is not None

@@ -22,7 +22,7 @@ from persist.typed import AnyKey, AnyValue, Record
 from persist.wire.catalog.json import SAFE, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 from persist_cli.terminal import counted, note, print_json
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ def chosen_tags(kinds: Iterable[str], ignored: Iterable[str], *, ignore_large: b
 
 
 def dump(
-    place: Place, settings: "Settings", tags: tuple[str, ...] | None, *, asked: bool, consolidated: bool, json: bool
+    place: CatalogPlace,
+    settings: "Settings",
+    tags: tuple[str, ...] | None,
+    *,
+    asked: bool,
+    consolidated: bool,
+    json: bool,
 ) -> None:
     """Print objects. ``asked``: print an empty list, too, for a kind that has none."""
     # The data version is a row of its own kind: without it nothing can be read.
@@ -161,7 +167,7 @@ def line(value: AnyValue) -> str:
     return _DISGUISE.sub(lambda found: f"\\u{ord(found[0]):04x}", stdjson.dumps(value, ensure_ascii=not utf8))
 
 
-def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
+def epoch(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:
     """Print who leads."""
     token = place.run(settings, lambda catalog: catalog.fence_token(), begun=True)
     generation, number = (token.deploy_generation, token.epoch) if token is not None else (None, None)
@@ -173,7 +179,7 @@ def epoch(place: Place, settings: "Settings", *, json: bool) -> None:
         print(f"deploy generation {generation}, epoch {number}")
 
 
-def upgrade_check(place: Place, settings: "Settings", *, json: bool) -> None:
+def upgrade_check(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:
     """Print what an upgrade would change. Raises IncompatibleDataVersion, IncompatibleContentVersion, CorruptData."""
     upgrade = place.run(settings, lambda catalog: catalog.upgrade_check())
     steps = [

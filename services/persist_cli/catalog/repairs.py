@@ -14,7 +14,7 @@ from persist.core.catalog.rows import Row
 from persist.errors import InvalidArgument
 from persist.typed import Record
 from persist.wire.catalog.rows import CODEC
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 from persist_cli.catalog.reads import line, show_row
 from persist_cli.terminal import counted, note, print_json
 
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def repair(
-    place: Place, settings: "Settings", *, commit: bool, json: bool, back: tuple[int | None, int | None] = (None, None)
+    place: CatalogPlace,
+    settings: "Settings",
+    *,
+    commit: bool,
+    json: bool,
+    back: tuple[int | None, int | None] = (None, None),
 ) -> None:
     """Print what is wrong and what changes, done if ``commit``. Raises Exit with 1 while something is wrong.
 
@@ -49,7 +54,7 @@ def repair(
 
 
 async def _set_back(
-    place: Place, settings: "Settings", catalog: OpenableCatalog, generation: int | None, epoch: int | None
+    place: CatalogPlace, settings: "Settings", catalog: OpenableCatalog, generation: int | None, epoch: int | None
 ) -> FenceToken:
     """The token that is wanted, while no server leads. Raises NotWritable."""
     there = await catalog.fence_token()
@@ -78,7 +83,7 @@ def _print(done: Repair) -> None:
         note(f"{counted(len(done.changes), 'change')} made. Now {token}")
 
 
-def _print_json(place: Place, done: Repair) -> None:
+def _print_json(place: CatalogPlace, done: Repair) -> None:
     token = None
     if done.token is not None:
         token = {"deploy_generation": done.token.deploy_generation, "epoch": done.token.epoch}

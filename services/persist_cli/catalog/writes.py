@@ -16,7 +16,7 @@ from persist.typed import AnyKey, AnyValue, Json
 from persist.wire.catalog.json import parse, read_key, read_value, show_key, show_value
 from persist.wire.catalog.migrations import MIGRATIONS
 from persist.wire.catalog.rows import CODEC, SIDES
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 from persist_cli.catalog.reads import data_version, kind_named, line
 from persist_cli.terminal import note, print_json
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from persist.settings import Settings
 
 
-class Wanted(NamedTuple):
+class WantedObject(NamedTuple):
     """An object as it is to be. No ``value``: it is to go."""
 
     kind: AnyKind
@@ -45,26 +45,26 @@ class _Seen(NamedTuple):
     damaged: bool
 
 
-def wanted_edit(kind: str, key: str, value: str | None) -> Wanted:
+def wanted_edit(kind: str, key: str, value: str | None) -> WantedObject:
     """What ``edit`` is asked for. Raises BadParameter, InvalidArgument."""
     of = _editable(kind)
     if key.strip() == "-" and value is not None and value.strip() == "-":
         raise typer.BadParameter("key and value cannot both come from standard input: give - once, as KEY, with both")
     data = _given("KEY", key)
     if value is not None:
-        return Wanted(of, _key(of, data), read_value(of, _given("VALUE", value)))
+        return WantedObject(of, _key(of, data), read_value(of, _given("VALUE", value)))
     if not _is_entry(data):
         raise typer.BadParameter("VALUE is missing: only a KEY with the fields key and value, as in dump, needs none")
-    return Wanted(of, _key(of, data["key"]), read_value(of, data["value"]))
+    return WantedObject(of, _key(of, data["key"]), read_value(of, data["value"]))
 
 
-def wanted_delete(kind: str, key: str) -> Wanted:
+def wanted_delete(kind: str, key: str) -> WantedObject:
     """What ``delete`` is asked for. Raises BadParameter, InvalidArgument."""
     of, data = _editable(kind), _given("KEY", key)
-    return Wanted(of, _key(of, data["key"] if _is_entry(data) else data), None)
+    return WantedObject(of, _key(of, data["key"] if _is_entry(data) else data), None)
 
 
-def change(place: Place, settings: "Settings", wanted: Wanted, *, yes: bool, json: bool) -> None:
+def change(place: CatalogPlace, settings: "Settings", wanted: WantedObject, *, yes: bool, json: bool) -> None:
     """Look, ask, do it, print what was there. Raises BadParameter where no person can be asked."""
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter(
@@ -123,7 +123,7 @@ def _is_entry(data: object) -> bool:
     return isinstance(data, dict) and {"key", "value"} <= data.keys()
 
 
-async def _look(catalog: OpenableCatalog, wanted: Wanted) -> _Seen:
+async def _look(catalog: OpenableCatalog, wanted: WantedObject) -> _Seen:
     """Rows, and not an open catalog: it may have to be repaired before it can be opened."""
     token = await catalog.fence_token()
     found = await catalog.dump(kinds={wanted.kind.tag, CONFIG.tag})
@@ -143,7 +143,7 @@ async def _look(catalog: OpenableCatalog, wanted: Wanted) -> _Seen:
     return _Seen(None if row is None else values.decode(row.value), token, damaged)
 
 
-def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
+def _ask(place: CatalogPlace, wanted: WantedObject, seen: _Seen) -> None:
     """Say what will happen, and go on only if that is wanted."""
     verb = "delete" if wanted.value is None else "insert" if seen.value is None else "change"
     note(f"This will {verb} {wanted.name} in the catalog of environment {place.environment} ({place}).")
@@ -160,7 +160,7 @@ def _ask(place: Place, wanted: Wanted, seen: _Seen) -> None:
         raise typer.Exit(1)
 
 
-def _tell(wanted: Wanted, previous: AnyValue | None, token: FenceToken | None, *, json: bool) -> None:
+def _tell(wanted: WantedObject, previous: AnyValue | None, token: FenceToken | None, *, json: bool) -> None:
     was = None if previous is None else show_value(wanted.kind, previous)
     done = _done(wanted, previous) if token is not None else "nothing"
     if json:
@@ -180,7 +180,7 @@ def _tell(wanted: Wanted, previous: AnyValue | None, token: FenceToken | None, *
     note(f"{done} {wanted.name}; {before}. Now deploy generation {token.deploy_generation}, epoch {token.epoch}")
 
 
-def _done(wanted: Wanted, previous: object | None) -> str:
+def _done(wanted: WantedObject, previous: object | None) -> str:
     if wanted.value is None:
         return "deleted"
     return "inserted" if previous is None else "changed"

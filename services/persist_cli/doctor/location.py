@@ -29,7 +29,7 @@ from persist.storage.ports import Blob, Consensus
 from persist.typed import Work
 from persist_cli.admin.administration import Machine
 from persist_cli.doctor.checks import BAD, OK, WARN, Check
-from persist_cli.options import Target
+from persist_cli.options import LocationTarget
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ SKEW_MS_MAX: Final = 1_000
 SHARDS_LOOKED_AT: Final = 100
 
 
-def location(target: Target, settings: Settings, timeout: float, *, typed: bool = True) -> Iterator[Check]:
+def location(target: LocationTarget, settings: Settings, timeout: float, *, typed: bool = True) -> Iterator[Check]:
     """Everything about the location the options name; ``typed``: on the command line, so that it may be mistyped."""
     if target.endpoint is not None:
         for endpoint in endpoints_of(target.endpoint):
@@ -60,7 +60,7 @@ def location(target: Target, settings: Settings, timeout: float, *, typed: bool 
     yield _shards_and_clock(target, settings, timeout)
 
 
-async def _stores(target: Target, settings: Settings, timeout: float) -> list[Check]:
+async def _stores(target: LocationTarget, settings: Settings, timeout: float) -> list[Check]:
     blob_uri, consensus_uri = target.stores()
     runtime = system()
     found: list[Check] = []
@@ -96,7 +96,7 @@ async def _one_location(blob_uri: str, consensus_uri: str, timeout: float, setti
     return []
 
 
-async def _write_version(target: Target, timeout: float, settings: Settings) -> Check:
+async def _write_version(target: LocationTarget, timeout: float, settings: Settings) -> Check:
     """Whether this release knows what is written here, and writes all that it knows."""
     runtime = system()
     store = open_consensus(target.stores()[1], settings=settings, runtime=runtime)
@@ -206,7 +206,7 @@ def _durable(endpoint: str, state: str) -> Check:
     return Check(f"durability {endpoint}", WARN, f"{DURABLE} is {state}", step)
 
 
-def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Check:
+def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float) -> Check:
     """Reads go through, and no shard was written in this machine's future."""
     runtime: Runtime = system()
     walltimes, failures = [], {}
@@ -234,7 +234,7 @@ def _shards_and_clock(target: Target, settings: Settings, timeout: float) -> Che
     return Check("shards and clock", OK, found)
 
 
-async def _parts(target: Target, settings: Settings, timeout: float) -> Check:
+async def _parts(target: LocationTarget, settings: Settings, timeout: float) -> Check:
     """Whether all that states name is there, in its length. No blob is read."""
     deeper = next_step.check_all(deep=True).command(target.words)
     machine = Machine(target, settings)

@@ -13,7 +13,7 @@ from persist.core.time.timeline import timeline_of
 from persist.errors import InvalidArgument
 from persist.runtime import system
 from persist.typed import Record
-from persist_cli.catalog.place import Place
+from persist_cli.catalog.place import CatalogPlace
 from persist_cli.terminal import counted, note, print_json, print_table
 from persist_cli.times import dated, time_of
 
@@ -25,7 +25,7 @@ COLUMNS = ("name", "kind", "at", "on", "timeline", "max_lag", "state")
 
 
 def create(
-    place: Place,
+    place: CatalogPlace,
     settings: "Settings",
     name: str,
     objects: Sequence[str],
@@ -49,25 +49,25 @@ def create(
     _execute(place, settings, statement, name, role=role, json=json)
 
 
-def advance(place: Place, settings: "Settings", name: str, to: str | None, *, role: str, json: bool) -> None:
+def advance(place: CatalogPlace, settings: "Settings", name: str, to: str | None, *, role: str, json: bool) -> None:
     """Move a hold. Raises what ALTER HOLD raises."""
     time = None if to is None else time_of(to, system().now_ms())
     _execute(place, settings, ddl.AdvanceHold(name_of(name), time), name, role=role, json=json)
 
 
-def drop(place: Place, settings: "Settings", name: str, *, if_exists: bool, role: str, json: bool) -> None:
+def drop(place: CatalogPlace, settings: "Settings", name: str, *, if_exists: bool, role: str, json: bool) -> None:
     """Drop a hold. Raises what DROP HOLD raises."""
     statement = ddl.Drop(ObjectType.HOLD, (name_of(name),), if_exists=if_exists)
     _execute(place, settings, statement, name, role=role, json=json)
 
 
-def rename(place: Place, settings: "Settings", name: str, to: str, *, swap: bool, role: str, json: bool) -> None:
+def rename(place: CatalogPlace, settings: "Settings", name: str, to: str, *, swap: bool, role: str, json: bool) -> None:
     """Call a hold differently. Raises what ALTER HOLD raises."""
     statement = ddl.Rename(ObjectType.HOLD, name_of(name), to, swap)
     _execute(place, settings, statement, to, role=role, json=json)
 
 
-def list_holds(place: Place, settings: "Settings", *, json: bool) -> None:
+def list_holds(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:
     """Print all holds and cursors. Raises Uninitialized."""
 
     async def work(environment: "Environment") -> list[Record]:
@@ -113,7 +113,9 @@ def _lag(text: str | None) -> MaxLag | None:
     return int(text) if text.isascii() and text.isdecimal() else Interval.parse(text)
 
 
-def _execute(place: Place, settings: "Settings", statement: ddl.Statement, name: str, *, role: str, json: bool) -> None:
+def _execute(
+    place: CatalogPlace, settings: "Settings", statement: ddl.Statement, name: str, *, role: str, json: bool
+) -> None:
     async def work(environment: "Environment") -> tuple[Executed, int | None]:
         (done,) = await environment.execute(statement)
         view = await environment.strict_view()

@@ -12,14 +12,14 @@ from persist_cli.options import AllowUnsafe, Invocation, Run, Where
 
 if TYPE_CHECKING:
     from persist.settings import Settings
-    from persist_host import Reach, ServiceSpec
+    from persist_host import ServiceSpec, ShardAccess
 
 app = App(help="Run one service.", no_args_is_help=True)
 
 ENVIRONMENT = "default"
 
 
-class Kept(StrEnum):
+class KeptIn(StrEnum):
     """What keeps a catalog, as Implementation has it, which would import all of it."""
 
     PERSIST = "persist"
@@ -82,15 +82,15 @@ class Serving(Watching):
 class Reaching(Where):
     """The location options of a service that serves no shards itself."""
 
-    def reach(self) -> "Reach":
+    def reach(self) -> "ShardAccess":
         """How it reaches them."""
-        from persist_host import Reach
+        from persist_host import ShardAccess
 
         target = self.target()
         if target.endpoint is not None:
-            return Reach(endpoints=target.endpoint, blob_uri=target.blob or "")
+            return ShardAccess(endpoints=target.endpoint, blob_uri=target.blob or "")
         blob_uri, consensus_uri = target.stores()
-        return Reach(blob_uri=blob_uri, consensus_uri=consensus_uri)
+        return ShardAccess(blob_uri=blob_uri, consensus_uri=consensus_uri)
 
 
 @app.command("shard")
@@ -164,12 +164,12 @@ def serve_catalog(
     ] = "",
     listen: Listen = "127.0.0.1:7300",
     implementation: Annotated[
-        Kept,
+        KeptIn,
         typer.Option(
             envvar="PERSIST_CATALOG_IMPLEMENTATION",
             help="What keeps the catalog: a shard of the location, tables (--stash, no location), or both, compared.",
         ),
-    ] = Kept.PERSIST,
+    ] = KeptIn.PERSIST,
     stash: Annotated[
         str,
         typer.Option(
@@ -192,15 +192,15 @@ def serve_catalog(
     """
     if follow and generation is not None:
         raise typer.BadParameter("--follow never leads: leave out --generation")
-    if bool(stash) != (implementation is not Kept.PERSIST):
+    if bool(stash) != (implementation is not KeptIn.PERSIST):
         raise typer.BadParameter("--stash URI goes with --implementation stash or shadow, and they with it")
-    if implementation is Kept.STASH and at.typed:
+    if implementation is KeptIn.STASH and at.typed:
         raise typer.BadParameter("a stash is in no location: leave out " + ", ".join(f"--{name}" for name in at.typed))
     from persist.client.catalog.implementation import Implementation
-    from persist_catalog import Duty, catalog_spec
+    from persist_catalog import CatalogDuty, catalog_spec
 
     settings = run.settings()
-    duty = Duty(
+    duty = CatalogDuty(
         environment=environment,
         generation=generation,
         follow=follow,
@@ -208,7 +208,7 @@ def serve_catalog(
         implementation=Implementation(implementation.value),
         stash=stash,
     )
-    reach = None if implementation is Kept.STASH else at.reach()
+    reach = None if implementation is KeptIn.STASH else at.reach()
     serving.serve(catalog_spec(reach, duty), listen, settings, json=run.json)
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_catalog import Duty, open_catalog
+from persist_catalog import CatalogDuty, open_catalog
 from persist_cli.options import directory_stores
-from persist_host import Address, Built, Host, Reach, ServiceSpec, Telemetry
+from persist_host import Address, Built, Host, ServiceSpec, ShardAccess, Telemetry
 from persist_minter import open_minter
 from persist_shard import shard_spec
 
@@ -20,11 +20,11 @@ def dev_spec(data: Path, environment: str) -> ServiceSpec:
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
         # Through the stores like any other process: the shard service of the same port is not up yet. A location
         # each: every service closes the one it works on.
-        reach = Reach(blob_uri=blob, consensus_uri=consensus)
+        reach = ShardAccess(blob_uri=blob, consensus_uri=consensus)
         minter = open_minter((await reach.location(settings, runtime))[0], telemetry=telemetry)
         # The catalog has a leader once it is written.
         reached, _ = await reach.location(settings, runtime)
-        catalog = open_catalog(reached, Duty(environment=environment), telemetry=telemetry)
+        catalog = open_catalog(reached, CatalogDuty(environment=environment), telemetry=telemetry)
         shard = await shard_spec(blob, consensus).build(settings, runtime, telemetry)
 
         async def begin(host: Host, address: Address) -> None:

@@ -85,7 +85,7 @@ def append(
     from persist_cli.shard import rows_in
     from persist_cli.shard import writes as shard_writes
 
-    request = shard_writes.Append(
+    request = shard_writes.AppendFile(
         shard=shard,
         file=rows_in.File(
             source=file,
@@ -125,7 +125,7 @@ def snapshot(
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 
-    request = shard_reads.Snapshot(
+    request = shard_reads.SnapshotFile(
         shard=shard,
         as_of=as_of,
         where=where,

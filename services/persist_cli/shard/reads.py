@@ -33,7 +33,7 @@ from persist_cli.times import dated, dated_frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class SnapshotFile:
     """What to read and where to put it."""
 
     shard: str
@@ -156,7 +156,7 @@ def _value(name: str, value: Json) -> str:
     return dated(value) if isinstance(value, int) and name.endswith("_ms") else shown(value)
 
 
-def snapshot(client: "persist.Client", request: Snapshot, *, timeout: float, json: bool) -> None:
+def snapshot(client: "persist.Client", request: SnapshotFile, *, timeout: float, json: bool) -> None:
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
     with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:

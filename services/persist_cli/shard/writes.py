@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class AppendFile:
     """What to append and when. ``time`` None: the ``ts`` column says, or the clock if there is none."""
 
     shard: str
@@ -31,14 +31,14 @@ class Append:
     new_upper: int | None
 
 
-def check_new(request: Append) -> None:
+def check_new(request: AppendFile) -> None:
     """Before a location is made: this file makes a shard. Raises UsageError. Standard input is not looked at."""
     id_or_name(request.shard)
     if request.file.source != tables_in.STANDARD_INPUT:
         _new_schema(request, _first(_read(request, None), request).schema)
 
 
-def append(client: "persist.Client", request: Append, *, timeout: float, json: bool) -> None:
+def append(client: "persist.Client", request: AppendFile, *, timeout: float, json: bool) -> None:
     """Append all rows of a file in one commit and say where they went. Nothing is appended when it fails."""
     shard = client.named(request.shard, create=True, timeout=timeout)
     known = _registered(client, shard, timeout)
@@ -73,7 +73,7 @@ def append(client: "persist.Client", request: Append, *, timeout: float, json: b
         note(f"{counted(prepared.rows, 'update')} appended to {to}: upper {upper}, seqno {outcome.seqno}")
 
 
-def _check_key(request: Append, known: Schema) -> None:
+def _check_key(request: AppendFile, known: Schema) -> None:
     """Raise InvalidArgument when the key that was given is not the shard's."""
     given = [tables_in.column_of(text)[0] for text in request.key]
     names = [field.name for field in known.key]
@@ -95,11 +95,11 @@ def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema 
     return schema
 
 
-def _read(request: Append, known: Schema | None) -> Iterator[pa.RecordBatch]:
+def _read(request: AppendFile, known: Schema | None) -> Iterator[pa.RecordBatch]:
     return tables_in.read(request.file, _types(request, known))
 
 
-def _first(batches: Iterator[pa.RecordBatch], request: Append) -> pa.RecordBatch:
+def _first(batches: Iterator[pa.RecordBatch], request: AppendFile) -> pa.RecordBatch:
     first = next(batches, None)
     if first is None:
         raise InvalidArgument(
@@ -108,14 +108,14 @@ def _first(batches: Iterator[pa.RecordBatch], request: Append) -> pa.RecordBatch
     return first
 
 
-def _types(request: Append, known: Schema | None) -> dict[str, pa.DataType]:
+def _types(request: AppendFile, known: Schema | None) -> dict[str, pa.DataType]:
     if known is not None:
         return {field.name: field.type for field in [*known.key, *known.val]}
     named = (tables_in.column_of(text) for text in (*request.key, *request.val))
     return {name: typed for name, typed in named if typed is not None}
 
 
-def _new_schema(request: Append, found: pa.Schema) -> Schema:
+def _new_schema(request: AppendFile, found: pa.Schema) -> Schema:
     if not request.key:
         raise ShardNotFound("no such shard", hint="to make it, name its key columns with --key", shard=request.shard)
     key, val = tables_in.split_columns(found, request.key, request.val)
@@ -127,7 +127,7 @@ def _all(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     yield from rest
 
 
-def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
+def _placed(batch: pa.RecordBatch, request: AppendFile) -> pa.RecordBatch:
     """The rows with the time and diff the options give, in place of any columns of that name."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if request.time is not None:
@@ -140,7 +140,7 @@ def _placed(batch: pa.RecordBatch, request: Append) -> pa.RecordBatch:
 def _commit(
     writer: "persist.WriteHandle",
     prepared: "persist.PreparedBatch",
-    request: Append,
+    request: AppendFile,
     *,
     timeless: bool,
     timeout: float,
@@ -172,7 +172,7 @@ def _commit(
         expected = outcome.upper
 
 
-def _time(request: Append, upper: int, *, timeless: bool) -> int | None:
+def _time(request: AppendFile, upper: int, *, timeless: bool) -> int | None:
     if request.time is not None:
         return request.time
     return upper if timeless else None

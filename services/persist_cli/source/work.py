@@ -15,7 +15,7 @@ import persist_ingest as ingest
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist.typed import Record
-from persist_cli.options import Invocation, Target
+from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 from persist_cli.times import dated
 from persist_ingest.items import item_names
@@ -60,7 +60,7 @@ def parse_options(given: list[str]) -> dict[str, str]:
 
 def create_source(
     run: Invocation,
-    target: Target,
+    target: LocationTarget,
     name: str,
     type_name: str,
     options: Mapping[str, str],
@@ -95,7 +95,7 @@ def create_source(
         note(f"so that SQL, views and holds know it, too: persist catalog adopt {name} {_flag(target)}")
 
 
-def show_sources(run: Invocation, target: Target) -> None:
+def show_sources(run: Invocation, target: LocationTarget) -> None:
     """All sources."""
     records = ingest.Records(_client(target))
     sources, creating = records.sources(), ingest.claims(records)
@@ -112,7 +112,7 @@ def show_sources(run: Invocation, target: Target) -> None:
     note(counted(len(sources), "source"))
 
 
-def show_status(run: Invocation, target: Target, name: str, *, ask_upstream: bool, count: bool) -> bool:
+def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstream: bool, count: bool) -> bool:
     """One source; whether it failed, or holds what cannot be."""
     told = ingest.status(_location(target), name, ask_upstream=ask_upstream, count_rows=count)
     is_negative = any(each.negative for each in told.counts.values())
@@ -187,7 +187,7 @@ def _state(each: ingest.ExportStatus) -> str:
 
 
 def resnapshot_source(
-    run: Invocation, target: Target, name: str, export: str, *, minter: str, rows_per_second: int
+    run: Invocation, target: LocationTarget, name: str, export: str, *, minter: str, rows_per_second: int
 ) -> None:
     """Snapshot one of its exports again."""
     pace = ingest.Pace(rows_per_second=rows_per_second)
@@ -199,7 +199,9 @@ def resnapshot_source(
     note(f"{export} holds what {source.type} holds now, and goes on with the others: persist source status {name}")
 
 
-def add_to_source(run: Invocation, target: Target, name: str, table: str, *, minter: str, rows_per_second: int) -> None:
+def add_to_source(
+    run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int
+) -> None:
     """Take one more table in."""
     location, before = _location(target), ingest.Records(_client(target)).source(name)
     pace = ingest.Pace(rows_per_second=rows_per_second)
@@ -213,7 +215,7 @@ def add_to_source(run: Invocation, target: Target, name: str, table: str, *, min
     note(f"{table} goes on with the others: persist source status {name}")
 
 
-def drop_from_source(run: Invocation, target: Target, name: str, export: str, *, commit: bool) -> None:
+def drop_from_source(run: Invocation, target: LocationTarget, name: str, export: str, *, commit: bool) -> None:
     """Have it go on without one of its tables, or say what that would do."""
     source = ingest.Records(_client(target)).source(name)
     check_export(source, export)
@@ -227,7 +229,7 @@ def drop_from_source(run: Invocation, target: Target, name: str, export: str, *,
         note("nothing was done; add --commit")
 
 
-def run_source(run: Invocation, target: Target, name: str, running: Running) -> None:
+def run_source(run: Invocation, target: LocationTarget, name: str, running: Running) -> None:
     """Ingest until stopped."""
     _adopt(target, name)
     options = ingest.PipelineOptions(
@@ -247,7 +249,7 @@ def run_source(run: Invocation, target: Target, name: str, running: Running) -> 
         pipeline.run(steps=running.steps, until=tell)
 
 
-def _adopt(target: Target, name: str) -> None:
+def _adopt(target: LocationTarget, name: str) -> None:
     """Make the item of the source, where there is an environment; ingesting needs none."""
     try:
         ingest.adopt(_location(target), name)
@@ -270,7 +272,9 @@ class _Patient:
             note(f"{'stalled' if isinstance(error, SourceFailure) else 'waiting'}: {text}")
 
 
-def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, force: bool, cascade: bool) -> None:
+def drop_source(
+    run: Invocation, target: LocationTarget, name: str, *, commit: bool, force: bool, cascade: bool
+) -> None:
     """Drop it, or say what that would do."""
     location = _location(target)
     left: list[str] = []
@@ -302,7 +306,7 @@ def drop_source(run: Invocation, target: Target, name: str, *, commit: bool, for
         note("nothing was done; add --commit")
 
 
-def _location(target: Target, *, begin: bool = False) -> ingest.Location:
+def _location(target: LocationTarget, *, begin: bool = False) -> ingest.Location:
     if not begin:
         target.check_there()
     return ingest.Location(
@@ -310,13 +314,13 @@ def _location(target: Target, *, begin: bool = False) -> ingest.Location:
     ).resolved()
 
 
-def _client(target: Target) -> "persist.Client":
+def _client(target: LocationTarget) -> "persist.Client":
     from persist_ingest.location import client
 
     return client(_location(target))
 
 
-def _flag(target: Target) -> str:
+def _flag(target: LocationTarget) -> str:
     if target.endpoint is not None:
         return f"--endpoint {target.endpoint}"
     if target.location is not None:

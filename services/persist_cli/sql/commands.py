@@ -55,7 +55,9 @@ def sql(
     place, settings = at.place(), run.settings()
     from persist_cli.sql import running
 
-    form = running.Form.JSON if run.json else running.Form.CSV if csv else running.Form.ARROW if arrow else None
+    form = (
+        running.Printed.JSON if run.json else running.Printed.CSV if csv else running.Printed.ARROW if arrow else None
+    )
     text = statement if statement is not None else running.text_of(file)
     if text is None and not sys.stdin.isatty():
         text = sys.stdin.read()
@@ -63,7 +65,7 @@ def sql(
         parsed = running.parsed(text)
         place.in_environment(
             settings,
-            lambda env: running.run_all(env, parsed, form or running.Form.TABLE),
+            lambda env: running.run_all(env, parsed, form or running.Printed.TABLE),
             role=role,
             new=running.creates(parsed),
         )
@@ -72,5 +74,5 @@ def sql(
 
     environ = run.invocation.environ
     place.in_environment(
-        settings, lambda env: shell.interact(env, form or running.Form.TABLE, environ), role=role, new=True
+        settings, lambda env: shell.interact(env, form or running.Printed.TABLE, environ), role=role, new=True
     )

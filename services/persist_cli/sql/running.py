@@ -31,7 +31,7 @@ QUIET_SECONDS: Final = 1.0
 _MARKS: Final = "|/-\\"
 
 
-class Form(StrEnum):
+class Printed(StrEnum):
     """How rows are printed."""
 
     TABLE = "table"
@@ -62,7 +62,7 @@ def creates(statements: Sequence[s.Parsed]) -> bool:
     return bool(statements) and printed(statements[0].statement).startswith("CREATE ")
 
 
-async def run_all(environment: "Environment", statements: Sequence[s.Parsed], form: Form) -> None:
+async def run_all(environment: "Environment", statements: Sequence[s.Parsed], form: Printed) -> None:
     """Run statements one after the other, until one fails."""
     session = SqlSession(environment, files=True)
     try:
@@ -74,12 +74,12 @@ async def run_all(environment: "Environment", statements: Sequence[s.Parsed], fo
         await session.close()
 
 
-async def run_one(session: SqlSession, parsed: s.Parsed, form: Form) -> Result | None:
+async def run_one(session: SqlSession, parsed: s.Parsed, form: Printed) -> Result | None:
     """Run a statement and print what it gives. None: its rows were printed as they came."""
     if isinstance(parsed.statement, s.Subscribe):
         await _follow(session, parsed, form)
         return None
-    streamed = form is not Form.TABLE and not session.in_transaction
+    streamed = form is not Printed.TABLE and not session.in_transaction
     if isinstance(parsed.statement, s.Select) and streamed:
         async with waiting(), session.answer(parsed.statement) as (answer, _):
             await _print_batches(answer.schema, answer.batches(), form)
@@ -90,12 +90,12 @@ async def run_one(session: SqlSession, parsed: s.Parsed, form: Form) -> Result |
     return result
 
 
-async def show(result: Result, form: Form) -> None:
+async def show(result: Result, form: Printed) -> None:
     """Print a result: rows, or for people what was done."""
     if result.table is None:
-        if form is Form.TABLE:
+        if form is Printed.TABLE:
             print(result.tag)
-    elif form is Form.TABLE:
+    elif form is Printed.TABLE:
         _print_table(result)
     else:
         await _print_batches(result.table.schema, _batches(result.table), form)
@@ -127,17 +127,17 @@ def _cell(value: object) -> object:
     return "null" if value is None else value
 
 
-async def _print_batches(schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch], form: Form) -> None:
+async def _print_batches(schema: pa.Schema, batches: AsyncIterator[pa.RecordBatch], form: Printed) -> None:
     with _writer(schema, form) as put:
         async for batch in batches:
             put(batch)
 
 
 @contextlib.contextmanager
-def _writer(schema: pa.Schema, form: Form) -> Iterator[Callable[[pa.RecordBatch], object]]:
-    if form is Form.JSON:
+def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    if form is Printed.JSON:
         yield _print_json
-    elif form is Form.CSV:
+    elif form is Printed.CSV:
         from pyarrow import csv
 
         with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
@@ -158,13 +158,13 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, Decimal) and value.as_tuple().exponent == 0 else value
 
 
-async def _follow(session: SqlSession, parsed: s.Parsed, form: Form) -> None:
+async def _follow(session: SqlSession, parsed: s.Parsed, form: Printed) -> None:
     """Print the updates of a SUBSCRIBE as they come, until UP TO, or until it is interrupted."""
     assert isinstance(parsed.statement, s.Subscribe)
     following = await session.follow(parsed.statement)
     async with following:
         note(f"from {following.as_of} on; Ctrl-C ends it")
-        if form is not Form.TABLE:
+        if form is not Printed.TABLE:
             await _print_batches(following.schema, _pieces(following.batches()), form)
             return
         print("\t".join(following.schema.names), flush=True)

@@ -54,7 +54,7 @@ _MORE: Final = (
 WORDS: Final = tuple(sorted({*KNOWN, *_MORE}))
 
 
-async def interact(environment: "Environment", form: running.Form, environ: Mapping[str, str]) -> None:
+async def interact(environment: "Environment", form: running.Printed, environ: Mapping[str, str]) -> None:
     """Read statements and run them, until the person leaves."""
     session = SqlSession(environment, files=True)
     shell = Shell(session, form, _history(environ))
@@ -79,7 +79,7 @@ def _history(environ: Mapping[str, str]) -> "History":
 class Shell:
     """One person at a terminal."""
 
-    def __init__(self, session: SqlSession, form: running.Form, history: "History") -> None:
+    def __init__(self, session: SqlSession, form: running.Printed, history: "History") -> None:
         self._session = session
         self._form = form
         self._timing = False

@@ -26,7 +26,7 @@ from pyspark_persist.change.expressions import (
 from pyspark_persist.change.pairing import Straight, paired
 from pyspark_persist.change.rows import before, quoted
 from pyspark_persist.change.running import Change, ChangeResult, Compute, How, Made
-from pyspark_persist.change.source import Source
+from pyspark_persist.change.source import ChangeSource
 from pyspark_persist.change.target import COUNT, ROW, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, UPDATE, new
 from pyspark_persist.change.touching import ANYTHING, About, about_keys, equated
@@ -63,7 +63,7 @@ class MergeBuilder:
     def __init__(
         self,
         change: "Callable[[How], Change]",
-        source: Source,
+        source: ChangeSource,
         on: On,
         *,
         target: str,
@@ -133,7 +133,7 @@ class MergeBuilder:
     def _with(self, clause: Clause) -> "MergeBuilder":
         return self._of(self._given, [*self._clauses, clause])
 
-    def _of(self, source: Source, clauses: Sequence[Clause]) -> "MergeBuilder":
+    def _of(self, source: ChangeSource, clauses: Sequence[Clause]) -> "MergeBuilder":
         target, alias = self._sides
         return MergeBuilder(self._change, source, self._on, target=target, alias=alias, clauses=clauses)
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from persist import InvalidArgument, Predicate
 from persist.arrow import ArrowArray, ArrowField, Numbers
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
-from pyspark_persist.change.source import Source, table_of
+from pyspark_persist.change.source import ChangeSource, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
@@ -73,7 +73,7 @@ class Pairing:
 
 
 def paired(
-    reach: Reach, source: Source, places: Sequence[int], pairs: Sequence[tuple[str, int]], *, rest: bool
+    reach: Reach, source: ChangeSource, places: Sequence[int], pairs: Sequence[tuple[str, int]], *, rest: bool
 ) -> Pairing | None:
     """The rows of a source beside those of the table that they match; None: they must be joined.
 

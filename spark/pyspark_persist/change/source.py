@@ -23,7 +23,7 @@ SMALL_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ChangeSource:
     """A source. ``frame``: what it was, or what computes it from where executors keep it.
 
     ``rows``: how many it has, None of one that has not been computed. ``table``: it, if the driver keeps it.
@@ -33,15 +33,15 @@ class Source:
     rows: int | None = None
     table: pa.Table | None = None
 
-    def fixed(self, *, small: bool) -> "Source":
+    def fixed(self, *, small: bool) -> "ChangeSource":
         """It, computed. ``small``: the driver may keep it."""
         frame = self.frame
         if small and (size := _estimate(frame)) is not None and size <= SMALL_BYTES:
             table = frame.toArrow()
-            return Source(frame=frame, rows=table.num_rows, table=table)
+            return ChangeSource(frame=frame, rows=table.num_rows, table=table)
         # SUBTLE: what looks at it first computes it; every attempt, and all that follows, is of one source.
         kept = frame.localCheckpoint(eager=False)
-        return Source(frame=kept, rows=kept.count())
+        return ChangeSource(frame=kept, rows=kept.count())
 
     @property
     def definite(self) -> "DataFrame":

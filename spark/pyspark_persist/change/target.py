@@ -139,7 +139,7 @@ class Reach:
         if splits:
             counter = counter_of(self.spark)
             numbers = self.spark.range(0, len(splits), 1, numPartitions=len(splits))
-            rows = numbers.mapInArrow(_Read(splits, self.view, as_of, about, counter), made)
+            rows = numbers.mapInArrow(_SplitsRead(splits, self.view, as_of, about, counter), made)
         else:
             rows = self.spark.createDataFrame([], made)
         return Base(rows=rows, names=self.names, kinds=self.kinds, counter=counter)
@@ -151,7 +151,7 @@ def counter_of(spark: "SparkSession") -> "Accumulator[int] | None":
     return None if context is None else context.accumulator(0)
 
 
-class _Read:
+class _SplitsRead:
     """What executors run: splits by number in, their rows out, each with its number within the read."""
 
     def __init__(

@@ -36,7 +36,7 @@ class Held:
     seqno: int
 
 
-class Hold:
+class ReaderHold:
     """A reader, when it was opened, and the pins of what was planned with it."""
 
     def __init__(self, reader: "persist.ReadHandle", *, opened: float) -> None:
@@ -53,7 +53,7 @@ class Hold:
         return held_by(self.reader, pin)
 
 
-_HOLDS: Final[dict[tuple[object, ...], list[Hold]]] = {}
+_HOLDS: Final[dict[tuple[object, ...], list[ReaderHold]]] = {}
 _LOCK: Final = threading.Lock()
 
 
@@ -71,7 +71,7 @@ def hold_of(target: Target, *, ttl_seconds: int) -> "tuple[persist.ReadHandle, H
         if holds and at - holds[-1].opened < kept_seconds(ttl_seconds) / 2:
             pin = pinned(holds[-1].reader, target)
         if pin is None:
-            holds.append(Hold(open_reader(target, ttl_seconds=ttl_seconds), opened=at))
+            holds.append(ReaderHold(open_reader(target, ttl_seconds=ttl_seconds), opened=at))
             pin = holds[-1].reader.pin(timeout=target.timeout)
         _HOLDS[key] = holds
         return holds[-1].reader, holds[-1].keep(pin, ttl_seconds=ttl_seconds)

@@ -57,7 +57,7 @@ class Placement:
     late: InvalidBounds | None = None
 
 
-class Commit:
+class WriteCommit:
     """One commit: place it, try, and follow the upper while the options leave it free."""
 
     def __init__(

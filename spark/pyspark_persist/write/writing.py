@@ -20,7 +20,7 @@ from persist.runtime import system
 from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.write.columns import Columns, columns_of, schema_for
-from pyspark_persist.write.commit import Commit, CommitResult
+from pyspark_persist.write.commit import CommitResult, WriteCommit
 from pyspark_persist.write.writers import WRITERS
 
 _log = logging.getLogger("persist.spark")
@@ -111,11 +111,11 @@ class Write:
         if len(outputs) != len(messages):
             raise InvalidArgument("a task's commit message is missing", hint="run the job again", tasks=len(messages))
         writer_id = outputs[0].writer_id if outputs else self.writer_id
-        return Commit(self, writer_id, [output.prepared for output in outputs], transaction).run()
+        return WriteCommit(self, writer_id, [output.prepared for output in outputs], transaction).run()
 
     def happened(self, transaction: Transaction) -> CommitResult | None:
         """What an earlier write under this transaction came to; None: there was none. Raises as ``commit``."""
-        return Commit(self, self.writer_id, [], transaction).happened()
+        return WriteCommit(self, self.writer_id, [], transaction).happened()
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here

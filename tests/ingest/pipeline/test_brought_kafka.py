@@ -17,7 +17,7 @@ from persist.core.time.timeline import CounterTimeline
 from persist.sources import UpstreamLost, UpstreamReplaced
 from persist_ingest import Location, Pipeline, create
 from persist_ingest.sources.brought.debezium import DebeziumReader, DebeziumType
-from persist_ingest.sources.port import Progress, SourceFailure, Stated
+from persist_ingest.sources.port import SourceFailure, Stated, StatedProgress
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_transaction_topic_is_a_timeline() -> None:
     topics.put("shop.public.orders", change("tx9", 1, None, 7))
     assert list(reader.follow()) == []
     topics.put("shop.tx", transaction("tx9", "BEGIN"), transaction("tx9", "END", orders=1))
-    assert list(reader.follow()) == [Stated(1, "1", (({"id": 7}, 1),)), Progress(0, 2, {1: 1})]
+    assert list(reader.follow()) == [Stated(1, "1", (({"id": 7}, 1),)), StatedProgress(0, 2, {1: 1})]
     assert list(reader.follow()) == []
     reader.close()
 

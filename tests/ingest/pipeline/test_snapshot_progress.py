@@ -3,12 +3,12 @@
 import dataclasses
 import json
 
-from persist_ingest.pipeline.anew.progress import FENCE, STEP, Progress, Reached
+from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble
 
 BEFORE = Reached(hold=70, after=("a", "7"), rows=14, pieces=2)
 NEXT = Reached(hold=90, after=("b", "1"), complete=True, rows=20, pieces=3)
-KNOWN = Progress(staging="s1", begun={"tables": []}, reached=BEFORE, upper=5)
+KNOWN = AnewProgress(staging="s1", begun={"tables": []}, reached=BEFORE, upper=5)
 ANNOUNCED = dataclasses.replace(KNOWN, announced=NEXT)
 
 
@@ -34,5 +34,5 @@ def test_any_other_upper_is_of_another_shard() -> None:
 def test_it_is_recorded_and_read_again() -> None:
     for each in (KNOWN, ANNOUNCED):
         told = json.loads(json.dumps(each.to_json()))
-        assert Progress.of(Trouble(state=SNAPSHOTTING, since_ms=1, progress=told)) == each
-    assert Progress.of(Trouble(state=SNAPSHOTTING, since_ms=1)) is None
+        assert AnewProgress.of(Trouble(state=SNAPSHOTTING, since_ms=1, progress=told)) == each
+    assert AnewProgress.of(Trouble(state=SNAPSHOTTING, since_ms=1)) is None

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from persist_ingest.pipeline.stash import Stash
-from persist_ingest.sources.port import Progress, SourceFailure, Stated
+from persist_ingest.sources.port import SourceFailure, Stated, StatedProgress
 
 
 def stated(time: int, name: str, diff: int = 1) -> Stated:
@@ -20,10 +20,10 @@ def test_any_order_and_any_repetition_come_to_the_same() -> None:
         edges = sorted({0, 20, *rng.sample(range(1, 20), 4)})
         counts = {time: sum(each.time == time for each in updates) for time in range(20)}
         told = [
-            Progress(low, high, {time: count for time, count in counts.items() if low <= time < high and count})
+            StatedProgress(low, high, {time: count for time, count in counts.items() if low <= time < high and count})
             for low, high in itertools.pairwise(edges)
         ]
-        events: list[Stated | Progress] = [*updates, *told]
+        events: list[Stated | StatedProgress] = [*updates, *told]
         events += rng.choices(events, k=20)
         rng.shuffle(events)
         stash, rows = Stash(0), []
@@ -48,7 +48,7 @@ def test_any_order_and_any_repetition_come_to_the_same() -> None:
 
 def test_progress_waits_for_the_first_time_that_lacks_something() -> None:
     stash = Stash(0)
-    stash.put(Progress(0, 10, {3: 1, 5: 2}))
+    stash.put(StatedProgress(0, 10, {3: 1, 5: 2}))
     assert stash.complete() == 3
     stash.put(stated(3, "a"))
     stash.put(stated(5, "b"))
@@ -60,15 +60,15 @@ def test_progress_waits_for_the_first_time_that_lacks_something() -> None:
 
 def test_progress_beyond_a_gap_waits() -> None:
     stash = Stash(0)
-    stash.put(Progress(5, 10, {}))
+    stash.put(StatedProgress(5, 10, {}))
     assert stash.complete() == 0
-    stash.put(Progress(0, 5, {}))
+    stash.put(StatedProgress(0, 5, {}))
     assert stash.complete() == 10
 
 
 def test_an_end_closes() -> None:
     stash = Stash(7)
-    stash.put(Progress(0, None, {9: 1}))
+    stash.put(StatedProgress(0, None, {9: 1}))
     assert stash.complete() == 9
     stash.put(stated(9, "a"))
     assert stash.complete() is None
@@ -80,7 +80,7 @@ def test_more_than_was_announced_is_refused(also: Stated) -> None:
     stash = Stash(0)
     stash.put(stated(3, "a"))
     stash.put(also)
-    stash.put(Progress(0, 5, {3: 1}))
+    stash.put(StatedProgress(0, 5, {3: 1}))
     with pytest.raises(SourceFailure, match="more updates"):
         stash.complete()
 

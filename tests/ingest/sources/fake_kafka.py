@@ -7,7 +7,7 @@ from persist import LocationError
 from persist.sources import UpstreamLost
 from persist_ingest.sources.kafka.cluster import Fetched, Header, Watermarks
 from persist_ingest.sources.port import SourceFailure
-from persist_ingest.sources.ranges import Piece
+from persist_ingest.sources.ranges import MessageRange
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FakeCluster:
     def close(self) -> None:
         pass
 
-    def read(self, pieces: Sequence[Piece]) -> Iterator[Fetched]:
+    def read(self, pieces: Sequence[MessageRange]) -> Iterator[Fetched]:
         for piece in pieces:
             log = self.logs[piece.partition]
             if piece.begin < log.low:

@@ -10,7 +10,7 @@ from ingest.sources.suite import Contents, check_laws, check_probe, reached, rea
 from persist import InvalidArgument
 from persist.sources import Point, SourceFrontier, SourceKind
 from persist_ingest.sources.loadgen import LOADGEN
-from persist_ingest.sources.loadgen.reader import Definition, LoadgenReader
+from persist_ingest.sources.loadgen.reader import LoadgenDefinition, LoadgenReader
 from persist_ingest.sources.port import SourceFailure
 
 KIND = SourceKind.PARTITIONS
@@ -142,7 +142,7 @@ def test_auctions_refer_to_what_was_there_before() -> None:
 
 
 def test_messages_come_as_time_passes() -> None:
-    definition = Definition.of({"rate": "2.5", "partitions": "2", "messages": "9"}, 10_000)
+    definition = LoadgenDefinition.of({"rate": "2.5", "partitions": "2", "messages": "9"}, 10_000)
     assert [definition.existing(now) for now in (0, 10_000, 10_399, 10_400, 12_000, 60_000)] == [0, 0, 0, 1, 5, 9]
     reader = LoadgenReader(definition)  # started in 1970: everything is there
     assert reader.probe().high == (Point(0, 5), Point(1, 4))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind
-from persist_ingest.sources.ranges import Piece, pieces, share
+from persist_ingest.sources.ranges import MessageRange, pieces, share
 
 BOUNDS = st.dictionaries(st.integers(0, 5), st.integers(0, 60), max_size=5)
 
@@ -33,5 +33,5 @@ def test_tasks_hold_every_offset_once_and_in_order(
 def test_finished_partitions_end_where_they_are_known_to() -> None:
     end = SourceFrontier.at(SourceKind.FILES, {"a": OFFSET_MAX, "b": OFFSET_MAX, "c": 3})
     begin = SourceFrontier.at(SourceKind.FILES, {"c": 3, "a": 1})
-    assert list(pieces(begin, end, {"a": 7})) == [Piece("a", 1, 7), Piece("b", 0, OFFSET_MAX)]
+    assert list(pieces(begin, end, {"a": 7})) == [MessageRange("a", 1, 7), MessageRange("b", 0, OFFSET_MAX)]
     assert not list(pieces(end, end))

@@ -16,7 +16,7 @@ from persist.core.ids import Token
 from persist.runtime import system
 from persist.settings import Settings
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
-from persist_catalog import Duty, Reach, catalog_spec
+from persist_catalog import CatalogDuty, ShardAccess, catalog_spec
 from persist_host import Telemetry, start
 
 ENVIRONMENT = "default"
@@ -37,7 +37,10 @@ async def catalog_server(place: Place, settings: Settings = QUICK, **duty: Any) 
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
     host, address = await start(
-        catalog_spec(Reach(blob_uri=place.blob, consensus_uri=place.consensus), Duty(environment=ENVIRONMENT, **duty)),
+        catalog_spec(
+            ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus),
+            CatalogDuty(environment=ENVIRONMENT, **duty),
+        ),
         "127.0.0.1:0",
         settings,
         telemetry=telemetry,

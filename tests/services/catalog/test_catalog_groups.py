@@ -22,7 +22,7 @@ from persist.core.ids import Token
 from persist.errors import Determinate, Indeterminate, RequestTooLarge
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import WriteSession
-from persist_catalog.writes import Commit
+from persist_catalog.writes import ReadyCommit
 
 
 def database(number: int, name: str) -> Row:
@@ -37,7 +37,7 @@ class Together:
         self.server = server
         self.session = session
         self.base = server.mirror.upper
-        self.asked: list[tuple[bytes, Commit]] = []
+        self.asked: list[tuple[bytes, ReadyCommit]] = []
         self.running: list[asyncio.Task[int]] = []
 
     def ask(
@@ -47,7 +47,7 @@ class Together:
         if token is not None:
             footprint.keys.add((COMMIT, CommitKey(token)))
         request_id = bytes([len(self.asked)]) * 16
-        commit = Commit(self.base, [(row, 1) for row in rows], footprint, token, ts, b"b" * 16 if token else b"")
+        commit = ReadyCommit(self.base, [(row, 1) for row in rows], footprint, token, ts, b"b" * 16 if token else b"")
         self.asked.append((request_id, commit))
 
     async def told(self) -> list[int | BaseException]:
@@ -67,7 +67,7 @@ class Together:
         running = [self._commit(*each) for each in self.asked]
         return await asyncio.gather(*running, return_exceptions=True)
 
-    async def _commit(self, request_id: bytes, commit: Commit) -> int:
+    async def _commit(self, request_id: bytes, commit: ReadyCommit) -> int:
         return await self.server.writes.commit(self.session, request_id, commit)
 
 

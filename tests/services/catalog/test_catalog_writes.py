@@ -27,7 +27,7 @@ from persist.wire.catalog.rpc_footprint import ToldFootprint, fingerprint
 from persist_catalog.leadership import Leadership, Role
 from persist_catalog.mirror import UPDATE_BYTES, Mirror, TappedLog
 from persist_catalog.sessions import Sessions
-from persist_catalog.writes import Commit, Writes
+from persist_catalog.writes import ReadyCommit, Writes
 
 REQUEST = b"r" * 16
 
@@ -85,7 +85,7 @@ class Server:
 
     async def put(self, session: WriteSession, request_id: bytes, row: Row, base: int) -> int:
         footprint = Footprint(keys={(SETTING, CODEC.decode(row)[0])})
-        return await self.writes.commit(session, request_id, Commit(base, [(row, 1)], footprint, None, 0, b""))
+        return await self.writes.commit(session, request_id, ReadyCommit(base, [(row, 1)], footprint, None, 0, b""))
 
 
 @asynccontextmanager
@@ -172,7 +172,7 @@ async def test_ids_of_a_commit_in_doubt_are_not_those_that_others_were_given():
         transaction.allocate("schema")
         footprint, rows = transaction.footprint, transaction.batch().rows(CODEC, base)
         server.log.next = ["unsent"]
-        wanted = Commit(base, rows, footprint, None, 0, b"")
+        wanted = ReadyCommit(base, rows, footprint, None, 0, b"")
         with pytest.raises(Indeterminate):
             await server.writes.commit(session, REQUEST, wanted)
         async with server.leadership.writing(session.token) as writing:
@@ -187,7 +187,7 @@ async def test_who_is_fenced_after_a_commit_in_doubt_is_told_whether_it_happened
     async with leading() as server:
         session, base = await server.session(), server.mirror.upper
         footprint = Footprint(keys={(SETTING, SettingKey("a"))})
-        wanted = Commit(base, [(setting("a", "1"), 1)], footprint, token, 0, b"b" * 16 if token else b"")
+        wanted = ReadyCommit(base, [(setting("a", "1"), 1)], footprint, token, 0, b"b" * 16 if token else b"")
         server.log.next = [how]
         with pytest.raises(Indeterminate):
             await server.writes.commit(session, REQUEST, wanted)
@@ -226,10 +226,10 @@ async def test_what_was_read_counts_also_where_an_append_without_an_answer_chang
         wanted = [(setting(f"of none {number}", "1"), 1) for number in range(rows)]
         for _ in range(2):
             with pytest.raises(OutOfSync):
-                await server.writes.commit(session, b"x" * 16, Commit(base, wanted, reads, None, 0, b""))
+                await server.writes.commit(session, b"x" * 16, ReadyCommit(base, wanted, reads, None, 0, b""))
         after = await server.mirror.sync()
         assert after == base + 1
-        assert await server.writes.commit(session, b"y" * 16, Commit(after, wanted, reads, None, 0, b"")) == after
+        assert await server.writes.commit(session, b"y" * 16, ReadyCommit(after, wanted, reads, None, 0, b"")) == after
 
 
 @pytest.mark.parametrize("how", ["lost", "late"])
@@ -241,11 +241,13 @@ async def test_names_that_were_looked_at_count_there_too(how: str):
         )
         server.log.next = [how]
         with pytest.raises(Indeterminate):
-            await server.writes.commit(session, REQUEST, Commit(base, [(row, 1)], Footprint(), None, 0, b""))
+            await server.writes.commit(session, REQUEST, ReadyCommit(base, [(row, 1)], Footprint(), None, 0, b""))
         (name,) = DATABASE.names(CODEC.decode(row)[1])
         reads = ToldFootprint(fingerprints={(DATABASE, fingerprint(name))})
         with pytest.raises(OutOfSync):
-            await server.writes.commit(session, b"x" * 16, Commit(base, [(setting("a", "1"), 1)], reads, None, 0, b""))
+            await server.writes.commit(
+                session, b"x" * 16, ReadyCommit(base, [(setting("a", "1"), 1)], reads, None, 0, b"")
+            )
 
 
 async def test_commit_in_doubt_is_known_however_much_was_committed_since():
@@ -314,7 +316,7 @@ async def test_others_get_their_turn_while_a_large_commit_is_looked_at(base: str
         watching = asyncio.create_task(bystander())
         footprint = Footprint(kinds={SETTING})
         with pytest.raises(OutOfSync):
-            await server.writes.commit(session, b"b" * 16, Commit(upper, wanted, footprint, None, 0, b""))
+            await server.writes.commit(session, b"b" * 16, ReadyCommit(upper, wanted, footprint, None, 0, b""))
         watching.cancel()
         assert turns > 20
 

@@ -12,7 +12,7 @@ from persist.core.catalog.objects import FenceToken
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, Overloaded
 from persist.runtime import system
 from persist_catalog import sessions as limits
-from persist_catalog.sessions import Open, Sessions
+from persist_catalog.sessions import OpenSession, Sessions
 
 TOKEN = FenceToken(1, 2)
 
@@ -38,7 +38,7 @@ def number(at: int) -> bytes:
     return at.to_bytes(16, "big")
 
 
-async def refused(sessions: Sessions, session: Open, request_id: bytes, keys: str = "a") -> OutOfSync:
+async def refused(sessions: Sessions, session: OpenSession, request_id: bytes, keys: str = "a") -> OutOfSync:
     async def work() -> None:
         raise OutOfSync("the catalog was changed meanwhile", hint="run it again", keys=keys)
 

@@ -22,7 +22,7 @@ from persist.settings import Settings
 from persist.storage.open import open_blob
 from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
-from persist_compaction import Reach, compaction_spec
+from persist_compaction import ShardAccess, compaction_spec
 from persist_host import Telemetry, start
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
@@ -53,7 +53,7 @@ class Compacting:
 
 
 @asynccontextmanager
-async def compacting(reach: Reach, settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Compacting]:
+async def compacting(reach: ShardAccess, settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Compacting]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
     host, address = await start(
@@ -77,8 +77,8 @@ async def compact(endpoint: str, shard: ShardId, *, whole: bool = False, timeout
         return [news async for news in stub.Compact(pb.CompactRequest(shard_id=shard, whole=whole), timeout=timeout)]
 
 
-def direct(place: Place) -> Reach:
-    return Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+def direct(place: Place) -> ShardAccess:
+    return ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)
 
 
 def updates(number: int, rows: int) -> pa.Table:

@@ -31,14 +31,14 @@ from persist.machine.compaction.compactor import Compactor
 from persist.machine.compaction.scheduler import CompactionScheduler
 from persist.runtime import SystemRuntime, system
 from persist.storage.blob.file import FileBlob
-from persist_compaction import CompactionService, Reach
+from persist_compaction import CompactionService, ShardAccess
 from persist_host import Host, Telemetry
 
 
 @pytest.mark.parametrize("found_by", ["hint", "round"])
 async def test_many_small_appends_become_few_batches(tmp_path, found_by):
     async with scene_at(tmp_path) as scene:
-        reach = Reach(endpoints=scene.endpoint) if found_by == "hint" else direct(scene.place)
+        reach = ShardAccess(endpoints=scene.endpoint) if found_by == "hint" else direct(scene.place)
         round_ms = HOUR_MS if found_by == "hint" else 100
         settings = dataclasses.replace(SETTINGS, compaction_round_ms=round_ms)
         async with compacting(reach, settings) as server:
@@ -76,7 +76,7 @@ async def test_without_a_compaction_server_nothing_is_compacted(tmp_path):
 async def test_round_finds_the_commits_of_others_although_most_endpoints_are_silent(tmp_path):
     async with scene_at(tmp_path) as scene, server_of(scene.place, SETTINGS) as other:
         endpoints = ",".join([*(f"127.0.0.1:{port}" for port in range(1, 6)), other])
-        async with compacting(Reach(endpoints=endpoints)):
+        async with compacting(ShardAccess(endpoints=endpoints)):
             # By then the first of them were asked again whether they are well.
             await asyncio.sleep(1.5 * DOWN_SECONDS)
             shard = await append_many(scene.client, 30, 2)
@@ -87,7 +87,7 @@ async def test_round_finds_the_commits_of_others_although_most_endpoints_are_sil
 async def test_what_was_due_before_the_server_started_is_found(tmp_path):
     async with scene_at(tmp_path) as scene:
         shards = [await append_many(scene.client, 30, 2) for _ in range(5)]
-        async with compacting(Reach(endpoints=scene.endpoint)):
+        async with compacting(ShardAccess(endpoints=scene.endpoint)):
             for shard in shards:
                 await until(lambda shard=shard: few(scene, shard, 15))
                 await check_snapshot(scene.client, shard, 30, 2)
@@ -96,7 +96,7 @@ async def test_what_was_due_before_the_server_started_is_found(tmp_path):
 @pytest.mark.timeout_s(240)
 async def test_two_servers_at_once_do_no_harm(tmp_path):
     async with scene_at(tmp_path) as scene:
-        both = Reach(endpoints=scene.endpoint), direct(scene.place)
+        both = ShardAccess(endpoints=scene.endpoint), direct(scene.place)
         settings = dataclasses.replace(SETTINGS, compaction_round_ms=50, compactions_at_once=2)
         async with compacting(both[0], settings) as first, compacting(both[1], settings) as second:
             shards = await asyncio.gather(*(append_many(scene.client, 120, 5) for _ in range(3)))
@@ -116,7 +116,7 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(tmp_path):
         spoilt = (await batches(scene.remote, bad))[:3]
         spoil(tmp_path, spoilt)
         good = [await append_many(scene.client, 30, 5) for _ in range(3)]
-        async with compacting(Reach(endpoints=scene.endpoint)) as server:
+        async with compacting(ShardAccess(endpoints=scene.endpoint)) as server:
             for shard in good:
                 await until(lambda shard=shard: few(scene, shard, 15))
             # Of the bad one, too, all that can be read is merged.
@@ -200,7 +200,7 @@ async def test_full_store_is_tried_again_until_it_has_room_and_a_request_says_so
 @pytest.mark.parametrize("given", [{}, {"endpoints": "127.0.0.1:1", "consensus_uri": "mem:x"}], ids=["none", "both"])
 async def test_one_way_to_the_shards_is_named(given):
     with pytest.raises(InvalidArgument):
-        async with compacting(Reach(blob_uri="mem:x", **given)):
+        async with compacting(ShardAccess(blob_uri="mem:x", **given)):
             pass
 
 

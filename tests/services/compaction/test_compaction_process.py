@@ -31,7 +31,7 @@ from services.process import ServeProcess, serve_process
 
 from persist import aio
 from persist.client.remote.shards import RemoteShards
-from persist.testing.http_faults import Hold, HttpFaultProxy, port_of, through
+from persist.testing.http_faults import HeldRequests, HttpFaultProxy, port_of, through
 from persist.v1 import compaction_pb2 as pb
 
 TAKEOVER_MS = 1500
@@ -98,7 +98,7 @@ def place(tmp_path: Path, fresh_s3_uri: Callable[[], str]) -> Place:
 
 
 @asynccontextmanager
-async def held_up(place: Place) -> AsyncIterator[tuple[ServeProcess, Hold]]:
+async def held_up(place: Place) -> AsyncIterator[tuple[ServeProcess, HeldRequests]]:
     """A compaction server, and the hold on the parts it uploads after the first."""
     async with HttpFaultProxy(port_of(place.blob)) as proxy:
         hold = proxy.hold(r"PUT \S+/n\d+-", after=UPLOADS_BEFORE)

@@ -41,7 +41,7 @@ from persist.machine.compaction.scheduler import REQUESTS_REMEMBERED, REQUESTS_W
 from persist.runtime import system
 from persist.v1 import compaction_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY
-from persist_compaction import Asked, CompactionService, Reach
+from persist_compaction import AskedServer, CompactionService, ShardAccess
 from persist_host import Host, Telemetry
 
 # ---- requests ------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ async def _connected(proxy, times: int) -> bool:
 async def test_work_of_a_request_is_joined_by_its_id_and_stopped_by_it(tmp_path):
     async with scene_at(tmp_path) as scene, slowly_compacting(scene, tmp_path) as server:
         shard = await append_many(scene.client, THRIFTY_BATCHES, THRIFTY_ROWS)
-        asking = Asked(server.endpoint, settings=THRIFTY, runtime=system())
+        asking = AskedServer(server.endpoint, settings=THRIFTY, runtime=system())
         async with asking as asked, stub_of(server.endpoint) as stub:
             request = pb.CompactRequest(shard_id=shard, whole=True, request_id="mine")
             first = stub.Compact(request, timeout=50)
@@ -269,7 +269,7 @@ async def test_failure_of_requested_work_is_told_once_and_not_asked_for_again(tm
         place = Location(RemoteShards(scene.endpoint), blob=disk, settings=THRIFTY, runtime=system(), owns_blob=True)
         service = CompactionService(place, telemetry=telemetry)
         host = Host((service,), settings=THRIFTY, runtime=system(), telemetry=telemetry)
-        asked = Asked(str(await host.start(ANY_PORT)), settings=THRIFTY, runtime=system())
+        asked = AskedServer(str(await host.start(ANY_PORT)), settings=THRIFTY, runtime=system())
         try:
             with pytest.raises(StoreFull):
                 await asyncio.wait_for(asked.compact(shard, whole=True), 30)
@@ -325,7 +325,7 @@ async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
     ids=["unknown", "malformed", "empty", "no-deadline", "other-route"],
 )
 async def test_wrong_request_has_its_typed_error(tmp_path, shard, metadata, timeout, error):
-    async with scene_at(tmp_path) as scene, compacting(Reach(endpoints=scene.endpoint)) as server:
+    async with scene_at(tmp_path) as scene, compacting(ShardAccess(endpoints=scene.endpoint)) as server:
         async with stub_of(server.endpoint) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await _read_on(stub.Compact(pb.CompactRequest(shard_id=shard), timeout=timeout, metadata=metadata))
@@ -333,7 +333,7 @@ async def test_wrong_request_has_its_typed_error(tmp_path, shard, metadata, time
 
 
 async def test_listing_needs_a_deadline(tmp_path):
-    async with scene_at(tmp_path) as scene, compacting(Reach(endpoints=scene.endpoint)) as server:
+    async with scene_at(tmp_path) as scene, compacting(ShardAccess(endpoints=scene.endpoint)) as server:
         async with stub_of(server.endpoint) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.ListCompactions(pb.ListCompactionsRequest())

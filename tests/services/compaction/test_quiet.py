@@ -8,7 +8,7 @@ from services.compaction.scenes import few, scene_at
 from services.support import new_shard
 
 from persist.core.ids import ShardId
-from persist_compaction import Reach
+from persist_compaction import ShardAccess
 from persist_compaction.quiet import ROUNDS_MAX, Quiet
 from persist_host import Telemetry, start
 from persist_shard import shard_spec
@@ -66,7 +66,7 @@ async def test_idle_shards_cost_a_round_little_and_what_is_due_later_is_found(tm
         async def went_round() -> bool:
             return telemetry.value("persist_rpc_total", lists) >= ROUNDS
 
-        async with compacting(Reach(endpoints=str(address)), settings):
+        async with compacting(ShardAccess(endpoints=str(address)), settings):
             await until(went_round)
             # In the rounds 1, 2, 4, 8 and 16, about, and not in every one.
             assert SHARDS <= telemetry.value("persist_session_calls_total") <= 7 * SHARDS

@@ -17,7 +17,7 @@ from persist.core.source.source_time import Point, SourceKind, SourceTime
 from persist.settings import Settings
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
 from persist_host import Telemetry, start
-from persist_minter import Reach, minter_spec
+from persist_minter import ShardAccess, minter_spec
 
 REMAP = ShardId.of(b"r" * 16)
 ENVIRONMENT = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
@@ -48,7 +48,7 @@ class Minting:
 
 
 @asynccontextmanager
-async def minting(reach: Reach, settings: Settings = SMALL, **options: Any) -> AsyncIterator[Minting]:
+async def minting(reach: ShardAccess, settings: Settings = SMALL, **options: Any) -> AsyncIterator[Minting]:
     """A server for the length of a block."""
     telemetry = Telemetry(service="test")
     host, address = await start(minter_spec(reach), "127.0.0.1:0", settings, telemetry=telemetry, **options)
@@ -58,8 +58,8 @@ async def minting(reach: Reach, settings: Settings = SMALL, **options: Any) -> A
         await host.stop(notice=0, grace=0)
 
 
-def direct(place: Place) -> Reach:
-    return Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+def direct(place: Place) -> ShardAccess:
+    return ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from persist.errors import (
 )
 from persist.v1 import minter_pb2 as pb
 from persist.wire.rpc_errors import DETAILS_KEY, error_of_status
-from persist_minter import Reach
+from persist_minter import ShardAccess
 
 PARTITIONS = SourceKind.PARTITIONS
 CLIENTS = 8
@@ -417,7 +417,7 @@ async def test_mismatches_between_minters_are_counted():
 
 
 async def test_one_way_to_the_shards_is_named():
-    for reach in (Reach(), Reach(endpoints="127.0.0.1:1", consensus_uri="mem:x")):
+    for reach in (ShardAccess(), ShardAccess(endpoints="127.0.0.1:1", consensus_uri="mem:x")):
         with pytest.raises(InvalidArgument):
             async with minting(reach):
                 pass

@@ -19,14 +19,14 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards, timeli
 from persist.runtime import system
 from persist.v1 import oracle_pb2 as pb
 from persist.v1.oracle_pb2_grpc import TimestampOracleStub
-from persist_minter import Reach
+from persist_minter import ShardAccess
 
 USER = "U.tests"
 
 
 async def test_servers_and_processes_without_one_share_a_timeline(tmp_path: Path):
     place = memory_place()
-    reach = Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+    reach = ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)
     file = tmp_path / "history"
     async with minting(reach) as one, minting(reach) as two, client_of(place) as client, client_of(place) as other:
         oracles = [
@@ -46,7 +46,7 @@ async def test_servers_and_processes_without_one_share_a_timeline(tmp_path: Path
 
 async def test_many_clients_share_commits_at_a_server():
     place = memory_place()
-    reach = Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+    reach = ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)
     async with minting(reach) as server, client_of(place) as one, client_of(place) as two, client_of(place) as looking:
         oracles = [await client.oracle(USER, endpoints=server.endpoint) for client in (one, two)]
         shard = oracle_shards(timeline_of(USER))[0]
@@ -59,7 +59,10 @@ async def test_many_clients_share_commits_at_a_server():
 @pytest.mark.parametrize("mode", ["direct", "wal"])
 async def test_the_clock_that_counts_is_the_servers_and_tables_agree(mode: str):
     place = memory_place()
-    async with minting(Reach(blob_uri=place.blob, consensus_uri=place.consensus)) as server, client_of(place) as client:
+    async with (
+        minting(ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)) as server,
+        client_of(place) as client,
+    ):
         oracle = await client.oracle(endpoints=server.endpoint)
         now = system().now_ms()
         ts = await oracle.write_ts()
@@ -93,7 +96,7 @@ async def test_a_server_that_is_killed_goes_back_on_nothing(tmp_path: Path):
 
 async def test_what_a_server_refuses():
     place = memory_place()
-    reach = Reach(blob_uri=place.blob, consensus_uri=place.consensus)
+    reach = ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)
     async with client_of(place) as client, minting(reach) as server:
         oracle = await client.oracle(USER, endpoints=server.endpoint)
         shard = oracle_shards(timeline_of(USER))[0]
@@ -121,7 +124,10 @@ async def test_what_a_server_refuses():
 
 async def test_a_server_moves_a_timeline_no_further_ahead_than_its_clock_allows():
     place = memory_place()
-    async with client_of(place) as client, minting(Reach(blob_uri=place.blob, consensus_uri=place.consensus)) as server:
+    async with (
+        client_of(place) as client,
+        minting(ShardAccess(blob_uri=place.blob, consensus_uri=place.consensus)) as server,
+    ):
         shard = oracle_shards(EPOCH_MILLISECONDS)[0]
         async with grpc.aio.insecure_channel(server.endpoint) as channel:
             stub = TimestampOracleStub(channel)

@@ -23,7 +23,7 @@ from persist.testing.simulation.simulator import Host as Machine
 from persist.testing.simulation.simulator import VirtualLoop, simulation
 from persist.testing.simulation.turns import blocking
 from persist.testing.world.sample import SCHEMA, table
-from persist.testing.world.world import Outcome
+from persist.testing.world.world import WorldOutcome
 
 PEACE_SECONDS = 120.0
 """After which nothing that was sent before can still be under way."""
@@ -238,13 +238,13 @@ def _forgetting(sessions_max: int | None) -> Iterator[None]:
         yield
 
 
-def simulate_fleet(seed: int, plot: FleetPlot | None = None) -> Outcome:
+def simulate_fleet(seed: int, plot: FleetPlot | None = None) -> WorldOutcome:
     """Live through one world. Raises whatever went wrong in it, with how to see it again."""
     with simulation(seed) as loop:
         return _lived(loop, seed, plot or plot_of(seed))
 
 
-def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> Outcome:
+def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> WorldOutcome:
     """SUBTLE: a call of its own. What is left of a world is collected, which nothing may refer to any more by then."""
     try:
         world = FleetWorld(loop, plot)
@@ -258,7 +258,7 @@ def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> Outcome:
     for accounts in world.accounts.values():
         fired += accounts.tally()
     fired["commits"] = world.witness.commits
-    return Outcome(
+    return WorldOutcome(
         seed=seed,
         digest=loop.digest,
         operations=world.operations,

@@ -35,7 +35,7 @@ from persist.errors import LocationError
 from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.settings import Settings
-from persist_compaction import Asked
+from persist_compaction import AskedServer
 
 QUICK = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
 BETWEEN_SECONDS = 0.2
@@ -413,7 +413,7 @@ async def compactions(stage: Stage, stack: AsyncExitStack) -> Call:
     client = await stack.enter_async_context(stage.client())
     writer = await client.open_writer(stage.shard(), schema=SCHEMA)
     await writer.append_at_upper(table([(1, "a", 0, 1)]))
-    asked = await stack.enter_async_context(Asked(stage.endpoints, settings=stage.settings, runtime=system()))
+    asked = await stack.enter_async_context(AskedServer(stage.endpoints, settings=stage.settings, runtime=system()))
     calls = itertools.cycle([lambda: asked.compact(writer.shard, whole=True), asked.busy])
     return lambda timeout: next(calls)()
 

@@ -54,7 +54,7 @@ def test_job_over_some_weeks_agrees_and_notices_a_wrong_expectation(
 
 
 def test_job_that_checked_nothing_does_not_agree() -> None:
-    assert not flights.Outcome().agrees
+    assert not flights.FlightsOutcome().agrees
 
 
 def test_missing_java_is_one_clear_sentence(

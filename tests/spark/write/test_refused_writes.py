@@ -19,7 +19,7 @@ from persist.runtime import system
 from pyspark_persist.options.names import OPTIONS, SINK, WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.spark_types import arrow_schema
-from pyspark_persist.write.commit import Commit
+from pyspark_persist.write.commit import WriteCommit
 from pyspark_persist.write.writing import BatchWriter, StreamWriter, Write
 
 Where = dict[str, str]
@@ -292,7 +292,7 @@ def test_write_after_its_writer_was_fenced_off_is_planned_under_a_new_one(
     assert known.writer_id != Write.plan(parse_write(held, WRITE), frame_of(PLAIN), overwrite=False).writer_id
 
 
-class Overtaken(Commit):
+class Overtaken(WriteCommit):
     """A commit before each of whose attempts another writer moves the shard's upper."""
 
     def _append(self, writer: Any, batches: list[Any], placement: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from persist.client.catalog.build_objects import load
 from persist.client.catalog.durable import DurableCatalog
-from persist.client.catalog.log.remote_log import RemoteLog, Seen
+from persist.client.catalog.log.remote_log import RemoteLog, SeenUpper
 from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import Dump, Freshness, Repair, Updates, check_freshness
 from persist.client.catalog.preparing import prepare
@@ -110,7 +110,7 @@ class RemoteCatalog(Closes):
         self._environment = environment
         self._content_version = content_version
         self._opened: list[RemoteOpened] = []
-        self._seen = Seen()
+        self._seen = SeenUpper()
         self._vetted = False
 
     async def status(self) -> CatalogStatus:

@@ -35,7 +35,7 @@ _SERVING: Final = b"\x08\x01"
 _UNANSWERED: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-class Open:
+class OpenCall:
     """A call or stream that is open at a server. ``broken``: it was broken off because the server was silent."""
 
     def __init__(self, break_off: Callable[[], AnyMessage]) -> None:
@@ -69,7 +69,7 @@ class Pulse:
         self._runtime = runtime
         self._watched = watched
         self._on_silence = on_silence
-        self._open: set[Open] = set()
+        self._open: set[OpenCall] = set()
         self._last_sign = runtime.monotonic()
         self._waiting: asyncio.TimerHandle | None = None
         self._watching = False
@@ -88,9 +88,9 @@ class Pulse:
         self._unanswered = None
 
     @contextlib.contextmanager
-    def open(self, break_off: Callable[[], AnyMessage]) -> Iterator[Open]:
+    def open(self, break_off: Callable[[], AnyMessage]) -> Iterator[OpenCall]:
         """A block in which a call is open. ``break_off`` ends the call; it may be called once, from the loop."""
-        one = Open(break_off)
+        one = OpenCall(break_off)
         if not self._watched:
             yield one
             return

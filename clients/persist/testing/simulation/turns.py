@@ -114,7 +114,7 @@ class _Turns:
             self._loop_goes_on.release()
 
 
-class Place:
+class TurnPlace:
     """Where the blocking calls of one client run: on the loop of the world, on the host where it was made."""
 
     is_foreign = False
@@ -165,7 +165,7 @@ def blocking(blob: Callable[[], Blob], runtime: Callable[[], Runtime]) -> Iterat
         return blob()
 
     with (
-        swapped(facade, LoopThread=Place),
-        swapped(prepared, process_loop=Place, process_blob=process_blob, system=runtime),
+        swapped(facade, LoopThread=TurnPlace),
+        swapped(prepared, process_loop=TurnPlace, process_blob=process_blob, system=runtime),
     ):
         yield

@@ -52,7 +52,7 @@ class Wires:
         """Something happens in the network, whichever hosts are alive."""
         self.loop.call_later(seconds, partial(what, *args, **more), context=self.loop.elsewhere)
 
-    def connect(self, address: str, client: "Client") -> "Connection":
+    def connect(self, address: str, client: "NearEnd") -> "Connection":
         """A connection that is being made. ``client`` is notified when it stands, or that it broke."""
         connection = Connection(self, address, client)
         self.connections = [known for known in self.connections if not known.broken]
@@ -88,7 +88,7 @@ class Wires:
                 connection.reset()
 
 
-class Client(Protocol):
+class NearEnd(Protocol):
     """The near end of a connection."""
 
     def connected(self) -> None:
@@ -103,7 +103,7 @@ class Client(Protocol):
 class Connection:
     """One TCP connection. ``here`` is the client's host, ``there`` the server's, once it is connected."""
 
-    def __init__(self, wires: Wires, address: str, client: Client) -> None:
+    def __init__(self, wires: Wires, address: str, client: NearEnd) -> None:
         self.wires = wires
         self.address = address
         self.here = here()

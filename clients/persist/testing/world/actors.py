@@ -21,7 +21,7 @@ from persist.errors import InvalidArgument, LeaseExpired, LocationError, ShardNo
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.garbage.sweeper import Sweeper
 from persist.testing.ledger import Update, Violation
-from persist.testing.world.cluster import LEASE_SECONDS, LIMITS, SAFE_AGE_MS, Cluster
+from persist.testing.world.cluster import LEASE_SECONDS, LIMITS, SAFE_AGE_MS, WorldCluster
 from persist.testing.world.sample import SCHEMA, contents, definite, rows_of, some_rows, table, time_of
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Actor = Callable[[Client, random.Random], Coroutine[Any, Any, None]]
 
 
-class Actors(Cluster):
+class Actors(WorldCluster):
     """The stories of all actors."""
 
     def _cast(self) -> Mapping[str, Actor]:

@@ -81,10 +81,10 @@ class Scenario:
     settings: Settings = SETTINGS
 
 
-class Server:
+class ShardServer:
     """A process that serves shards; ``shards`` is new after every crash."""
 
-    def __init__(self, world: "Cluster", name: str) -> None:
+    def __init__(self, world: "WorldCluster", name: str) -> None:
         self.name = name
         self._world = world
         self._lives = 0
@@ -119,7 +119,7 @@ def _break(future: "asyncio.Future[Any]") -> None:
 class SimulatedShards:
     """Implements ``Shards`` over servers that may be anywhere, dead or slow."""
 
-    def __init__(self, world: "Cluster", only: Server | None = None) -> None:
+    def __init__(self, world: "WorldCluster", only: ShardServer | None = None) -> None:
         self._world = world
         self._only = only
 
@@ -239,11 +239,11 @@ class SimulatedShards:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _pick(self) -> Server:
+    def _pick(self) -> ShardServer:
         return self._only or self._world.rolls.choice(self._world.servers)
 
     async def _call(
-        self, method: str, work: Callable[[Server, float], Work[T]], timeout: float, *, mutation: bool
+        self, method: str, work: Callable[[ShardServer, float], Work[T]], timeout: float, *, mutation: bool
     ) -> T:
         world, loop, server = self._world, self._world.loop, self._pick()
         quadrant = world.rpc_faults.draw(method)
@@ -259,7 +259,7 @@ class SimulatedShards:
             server.pending.append(answer)
             server.host.start(serve(server))
 
-        async def serve(server: Server) -> None:
+        async def serve(server: ShardServer) -> None:
             try:
                 result: Any = await work(server, timeout)
             except PersistError as error:
@@ -303,7 +303,7 @@ def _settle(future: "asyncio.Future[Any]", result: object) -> None:
         future.set_result(result)
 
 
-class Cluster:
+class WorldCluster:
     """Everything that is there, from one seed."""
 
     new_shards: Callable[..., LocalShards]
@@ -327,7 +327,7 @@ class Cluster:
         self.new_shards = lambda blob, consensus, settings, runtime: LocalShards(
             blob, consensus, settings=settings, runtime=runtime
         )
-        self.servers: list[Server] = []
+        self.servers: list[ShardServer] = []
         self.clients: list[Host] = []
         ids = loop.stream("shards")
         self.definite, self.mixed = (ShardId.of(ids.randbytes(16)) for _ in range(2))
@@ -342,7 +342,7 @@ class Cluster:
         """A handle on the one consensus store."""
         return SimulatedConsensus(self.network, self.logs, self.witness, self._hub)
 
-    def client(self, name: str, only: Server | None = None) -> tuple[Host, Client]:
+    def client(self, name: str, only: ShardServer | None = None) -> tuple[Host, Client]:
         """A client on a host of its own. Every other one fails over, as one does that can reach the stores itself."""
         host = self.loop.host(name)
         runtime, settings = SimulatedRuntime(self.loop, host), self.plot.settings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from persist.testing.simulation.simulator import Host
 from persist.testing.world.actors import Actors
-from persist.testing.world.cluster import LEASE_SECONDS, Server
+from persist.testing.world.cluster import LEASE_SECONDS, ShardServer
 
 
 class Nemesis(Actors):
@@ -43,7 +43,7 @@ class Nemesis(Actors):
         server.crash()
         self.loop.call_later(entropy.uniform(0.01, 2.0), self._reboot, server, context=self.loop.elsewhere)
 
-    def _reboot(self, server: Server) -> None:
+    def _reboot(self, server: ShardServer) -> None:
         if not server.host.alive:
             skew = server.host.skew_ms
             server.boot()

@@ -12,12 +12,12 @@ from typing import Any
 
 from persist.testing.faults import Quadrant
 from persist.testing.simulation.simulator import VirtualLoop, simulation
-from persist.testing.world.cluster import INLINE, SETTINGS, Scenario, Server
+from persist.testing.world.cluster import INLINE, SETTINGS, Scenario, ShardServer
 from persist.testing.world.final_checks import FinalChecks
 
 
 @dataclass
-class Outcome:
+class WorldOutcome:
     """What a world came to."""
 
     seed: int
@@ -32,7 +32,7 @@ class World(FinalChecks):
 
     async def live(self) -> None:
         """Nemesis, peace, judgement."""
-        self.servers += [Server(self, f"server{number}") for number in range(self.plot.servers)]
+        self.servers += [ShardServer(self, f"server{number}") for number in range(self.plot.servers)]
         work = [self._actor(name, story) for name, story in self._cast().items()]
         nemesis = self.loop.create_task(self._trouble(work))
         await self._watched(asyncio.gather(*work, nemesis))
@@ -51,7 +51,7 @@ class World(FinalChecks):
         await task
 
 
-def simulate(seed: int, plot: Scenario | None = None) -> Outcome:
+def simulate(seed: int, plot: Scenario | None = None) -> WorldOutcome:
     """Live through one world. Raises whatever went wrong in it, with how to see it again.
 
     Without a plot, worlds of even seeds keep most parts in Blob, those of odd ones in the state.
@@ -60,7 +60,7 @@ def simulate(seed: int, plot: Scenario | None = None) -> Outcome:
         return _lived(loop, seed, plot or Scenario(settings=INLINE if seed % 2 else SETTINGS))
 
 
-def _lived(loop: VirtualLoop, seed: int, plot: Scenario) -> Outcome:
+def _lived(loop: VirtualLoop, seed: int, plot: Scenario) -> WorldOutcome:
     """SUBTLE: a call of its own. What is left of a world is collected, which nothing may refer to any more by then."""
     world = World(loop, plot)
     begun = loop.time()
@@ -79,7 +79,7 @@ def _lived(loop: VirtualLoop, seed: int, plot: Scenario) -> Outcome:
     fired["compactions"] = world.witness.merges
     for kind, count in world.witness.deleted.items():
         fired[f"{kind} deleted"] = count
-    return Outcome(
+    return WorldOutcome(
         seed=seed,
         digest=loop.digest,
         operations=world.operations,

@@ -31,7 +31,7 @@ from persist import (
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.anew.progress import FENCE, STEP, Progress, Reached
+from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
@@ -39,7 +39,7 @@ from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.port import (
     Anew,
     Changes,
-    Emptied,
+    ExportEmptied,
     HeldUp,
     ReadsApart,
     SchemaGrew,
@@ -103,7 +103,7 @@ class Attempt:
         self._report = report
         self._stopped = stopped
         self._writer: persist.WriteHandle | None = None
-        self.progress = Progress.of(mine)
+        self.progress = AnewProgress.of(mine)
 
     def run(self) -> Source | None:
         """The source once the export has all of it, and goes on; None: it was stopped, and another may go on.
@@ -115,7 +115,7 @@ class Attempt:
             before = self.progress
             try:
                 return self._gone_on()
-            except Emptied:
+            except ExportEmptied:
                 self._over()
             except (TableAltered, SchemaGrew, UpstreamLost, SchemaMismatch):
                 # The table was altered under it, or what it needs of the log is gone.
@@ -154,11 +154,11 @@ class Attempt:
             self._save(self._progressed())
         return None
 
-    def _begun(self, anew: Anew) -> Progress:
+    def _begun(self, anew: Anew) -> AnewProgress:
         """An empty shard, and where in the log it begins."""
         hold = anew.begin()
         self._save(
-            Progress(
+            AnewProgress(
                 staging=str(ShardId.new()),
                 begun=anew.begun,
                 reached=Reached(hold=hold.bound(0) or 0),
@@ -170,7 +170,7 @@ class Attempt:
         self._client.open_writer(self._progressed().staging, schema=anew.schema)
         return self._progressed()
 
-    def _recovered(self) -> Progress | None:
+    def _recovered(self) -> AnewProgress | None:
         """How far it is, once nothing that was announced can happen any more; None: it begins anew."""
         known = self.progress
         if known is None or known.moved:
@@ -303,7 +303,7 @@ class Attempt:
             discard(self._client, self.progress)
             self._save(None)
 
-    def _save(self, progress: Progress | None) -> None:
+    def _save(self, progress: AnewProgress | None) -> None:
         def place(found: Source) -> Source:
             known = check_mine(found, self._export, self._mine)
             told = None if progress is None else progress.to_json()
@@ -325,7 +325,7 @@ class Attempt:
             lambda known: replace(known, error=told.error, hint=told.hint),
         )
 
-    def _progressed(self) -> Progress:
+    def _progressed(self) -> AnewProgress:
         assert self.progress is not None
         return self.progress
 
@@ -348,7 +348,7 @@ def check_mine(found: Source, export: str, mine: Trouble) -> Trouble:
     return known
 
 
-def discard(the_client: "persist.Client", progress: Progress) -> None:
+def discard(the_client: "persist.Client", progress: AnewProgress) -> None:
     """What was read so far goes, for good. Doing it again does nothing."""
     with contextlib.suppress(ShardNotFound):
         the_client.finalize(progress.staging, force=True)

@@ -17,7 +17,7 @@ from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.again import check_export, new_attempt, read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, discard
-from persist_ingest.pipeline.anew.progress import Progress
+from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
 from persist_ingest.sources.port import Joined, Joins
@@ -75,7 +75,7 @@ def drop_export(location: Location, name: str, export: str, *, environment: str 
     with contextlib.suppress(ShardNotFound):
         the_client.finalize(source.exports[export], force=True, dry_run=True, environment=environment)
     after = amend(records, source, place)
-    known = Progress.of(troubles(source).get(export))
+    known = AnewProgress.of(troubles(source).get(export))
     if known is not None:
         discard(the_client, known)
     with contextlib.suppress(ShardNotFound):

@@ -38,7 +38,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class AnewProgress:
     """``staging``: the shard of what was read, with ``upper`` when it holds all that ``reached`` says.
 
     ``begun``: what the type of the source goes on with; ``about``: rows in all, roughly; ``began_ms``: when it began.
@@ -54,7 +54,7 @@ class Progress:
     announced: Reached | None = None
     moved: bool = False
 
-    def found(self, upper: int | None) -> "Progress | None":
+    def found(self, upper: int | None) -> "AnewProgress | None":
         """What is so when the staging shard has this upper, which no announced step can move any more.
 
         None: it is not the shard that this is about.
@@ -70,10 +70,10 @@ class Progress:
         return asdict(self)
 
     @staticmethod
-    def of(trouble: Trouble | None) -> "Progress | None":
+    def of(trouble: Trouble | None) -> "AnewProgress | None":
         """That of an export; None where nothing was recorded of it yet."""
         if trouble is None or trouble.progress is None:
             return None
         given: Fields = trouble.progress
         announced = None if given["announced"] is None else Reached.of(given["announced"])
-        return Progress(**{**given, "reached": Reached.of(given["reached"]), "announced": announced})
+        return AnewProgress(**{**given, "reached": Reached.of(given["reached"]), "announced": announced})

@@ -28,7 +28,7 @@ from persist_ingest.sources.brought.messages import (
     without_settings,
 )
 from persist_ingest.sources.options import check_options, columns, keyed, listed, one_of, required
-from persist_ingest.sources.port import ERRORS, BadRows, Beginning, Progress, Stated
+from persist_ingest.sources.port import ERRORS, BadRows, Beginning, Stated, StatedProgress
 
 _OPTIONS: Final = (*PLACES, "format", "schema", "avroSchema", "avroHeader", "key", "export")
 _PARTS: Final = ("data", "time", "diff")
@@ -46,7 +46,7 @@ class Cdcv2Reader(FollowedReader):
     def counter(self) -> CounterTimeline | None:
         return None
 
-    def follow(self) -> Iterator[Stated | Progress]:
+    def follow(self) -> Iterator[Stated | StatedProgress]:
         for message in self._messages.new():
             updates, progress = _parts(message)
             if progress is not None:
@@ -122,7 +122,7 @@ class Cdcv2Type:
 
     def _reader(self, definition: Fields, schema: Schema) -> Cdcv2Reader:
         how = How(definition["format"], definition["avro"], definition["header"])
-        # Progress says what is missing, so what a topic threw away need not be there.
+        # StatedProgress says what is missing, so what a topic threw away need not be there.
         messages = Where.from_json(definition["where"]).messages(self._connect, how, whole=False)
         return Cdcv2Reader(definition["export"], schema, messages, is_json=how.format == "json")
 
@@ -158,7 +158,7 @@ def _parts(message: Message) -> tuple[Sequence[object], object | None]:
     raise BadRows("this is neither updates nor progress", hint="correct it", at=message.where, got=str(value)[:200])
 
 
-def _progress(said: object, where: str) -> Progress:
+def _progress(said: object, where: str) -> StatedProgress:
     if not isinstance(said, dict) or not all(isinstance(said.get(each), list) for each in ("lower", "upper", "counts")):
         raise BadRows("progress has lower, upper and counts", hint="correct it", at=where, got=str(said)[:200])
     lower, upper = whole_numbers(said["lower"], where), whole_numbers(said["upper"], where)
@@ -171,6 +171,6 @@ def _progress(said: object, where: str) -> Progress:
         time, count = whole_numbers([each["time"], each["count"]], where)
         counts[time] = count
     if not lower:
-        return Progress(0, 0, {})  # after the end there is nothing to say
+        return StatedProgress(0, 0, {})  # after the end there is nothing to say
     inside = {time: count for time, count in counts.items() if time >= lower[0] and (not upper or time < upper[0])}
-    return Progress(lower[0], upper[0] if upper else None, inside)
+    return StatedProgress(lower[0], upper[0] if upper else None, inside)

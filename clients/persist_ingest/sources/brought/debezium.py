@@ -29,7 +29,7 @@ from persist_ingest.sources.brought.messages import (
 from persist_ingest.sources.kafka.cluster import Fetched
 from persist_ingest.sources.kafka.envelopes import Debezium
 from persist_ingest.sources.options import check_options, columns, keyed, listed, required
-from persist_ingest.sources.port import ERRORS, BadRows, Beginning, Progress, SourceFailure, Stated
+from persist_ingest.sources.port import ERRORS, BadRows, Beginning, SourceFailure, Stated, StatedProgress
 
 _OPTIONS: Final = (*PLACES, "transactionPath", "transactionTopic", "dataCollection", "schema", "key", "export")
 REMEMBERED: Final = 1_000_000
@@ -93,7 +93,7 @@ class DebeziumReader(FollowedReader):
     def counter(self) -> CounterTimeline | None:
         return self._counter
 
-    def follow(self) -> Iterator[Stated | Progress]:
+    def follow(self) -> Iterator[Stated | StatedProgress]:
         # Ends first: what they count is then read, or comes later.
         for message in self._transactions.new():
             yield from self._transaction(message)
@@ -105,7 +105,7 @@ class DebeziumReader(FollowedReader):
         super().close()
         self._transactions.close()
 
-    def _transaction(self, message: Message) -> Iterator[Stated | Progress]:
+    def _transaction(self, message: Message) -> Iterator[Stated | StatedProgress]:
         told = _unwrapped(message)
         id, status = told.get("id"), told.get("status")
         if not isinstance(id, str) or status not in ("BEGIN", "END"):
@@ -122,7 +122,7 @@ class DebeziumReader(FollowedReader):
         for waiting in self._waiting.pop(id, {}).values():
             yield Stated(number, waiting.mark, waiting.rows)
         # Time 0 has nothing.
-        yield Progress(number if number > 1 else 0, number + 1, {number: count} if count else {})
+        yield StatedProgress(number if number > 1 else 0, number + 1, {number: count} if count else {})
 
     def _change(self, message: Message) -> Iterator[Stated]:
         told = _unwrapped(message)

@@ -15,12 +15,12 @@ from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields, Json
 from persist_ingest.given import Given
 from persist_ingest.sources.files.places import Content, Found, place_of
-from persist_ingest.sources.kafka.cluster import Cluster, Topic
+from persist_ingest.sources.kafka.cluster import KafkaCluster, Topic
 from persist_ingest.sources.options import required
 from persist_ingest.sources.port import BadRows, SourceFailure
-from persist_ingest.sources.ranges import Piece
+from persist_ingest.sources.ranges import MessageRange
 
-Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], Cluster]
+Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], KafkaCluster]
 SETTING: Final = "kafka."
 PLACES: Final = ("path", "bootstrapServers", "topic")
 """The options that say where messages are, besides settings of librdkafka."""
@@ -156,7 +156,7 @@ class FileMessages:
 class TopicMessages:
     """All partitions of a topic. ``begin``: the offsets from which all has to be there; None: whatever there is."""
 
-    cluster: Cluster
+    cluster: KafkaCluster
     name: str
     life: str
     how: How
@@ -186,7 +186,7 @@ class TopicMessages:
                     kept=low,
                 )
             if begin < high:
-                yield from self._read(Piece(partition, begin, high))
+                yield from self._read(MessageRange(partition, begin, high))
             self._at[partition] = max(begin, high)
 
     def probe(self) -> Probe:
@@ -222,7 +222,7 @@ class TopicMessages:
             )
         return now.bounds
 
-    def _read(self, piece: Piece) -> Iterator[Message]:
+    def _read(self, piece: MessageRange) -> Iterator[Message]:
         for fetched in self.cluster.read([piece]):
             for offset, value in zip(fetched.offsets, fetched.values, strict=True):
                 # A tombstone says nothing here.
@@ -309,7 +309,7 @@ def life_of(cluster_id: str, topic_id: str | None, topic: str) -> str:
     return f"{cluster_id}/{topic if topic_id is None else topic_id}"
 
 
-def librdkafka(topic: str, group: str, settings: tuple[tuple[str, str], ...]) -> Cluster:
+def librdkafka(topic: str, group: str, settings: tuple[tuple[str, str], ...]) -> KafkaCluster:
     """A cluster through confluent-kafka, which is imported when a topic is first asked for."""
     from persist_ingest.sources.kafka.librdkafka import Librdkafka
 

@@ -87,7 +87,7 @@ class Content:
         self._raw.close()
 
 
-class Place(Protocol):
+class FilesPlace(Protocol):
     """A directory or a prefix. Picklable."""
 
     def list(self, known: KnownFiles) -> Iterator[Found]:

@@ -27,7 +27,7 @@ from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLine
 from persist_ingest.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
 from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
-from persist_ingest.sources.ranges import Piece
+from persist_ingest.sources.ranges import MessageRange
 
 SPLIT_BYTES: Final = 32 << 20
 """A Parquet file is cut for several tasks into parts not smaller than this."""
@@ -54,7 +54,7 @@ _KEYS: Final = pa.string()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class FilesDefinition:
     """What ``create`` fixed, JSON-ready but for ``fields``: the columns of the files."""
 
     uri: str
@@ -76,7 +76,7 @@ class Definition:
         return {**named, "fields": fields, "key": list(self.key), "include": list(self.include)}
 
     @classmethod
-    def from_json(cls, given: Fields) -> "Definition":
+    def from_json(cls, given: Fields) -> "FilesDefinition":
         """What ``to_json`` gave."""
         fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(given["fields"])))
         return cls(**{**given, "fields": fields, "key": tuple(given["key"]), "include": tuple(given["include"])})
@@ -102,7 +102,7 @@ class FilesTask:
     export: str
     schema: Schema
     bad_rows: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MessageRange, ...]
     bytes: int
 
     @property
@@ -141,7 +141,7 @@ class FilesTask:
 class FilesReader:
     """Watermarks: every complete file, finished. Files that are durable are left out of later probes."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: FilesDefinition) -> None:
         self._definition = definition
         self._schema = definition.schema
         self._place = place_of(definition.uri)
@@ -177,7 +177,7 @@ class FilesReader:
         self._bind(end)
         begun = dict(zip(begin.keys, begin.bounds, strict=True))
         wanted = [
-            Piece(key, begun.get(key, 0), bound)
+            MessageRange(key, begun.get(key, 0), bound)
             for key, bound in zip(end.keys, end.bounds, strict=True)
             if begun.get(key, 0) < bound and not begin.is_closed
         ]
@@ -207,7 +207,7 @@ class FilesReader:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _split(self, piece: Piece, size: int, tasks: int) -> list[tuple[Piece, int]]:
+    def _split(self, piece: MessageRange, size: int, tasks: int) -> list[tuple[MessageRange, int]]:
         """A large Parquet file in parts of about equal numbers of rows; others stay as they are."""
         parts = min(tasks, size // SPLIT_BYTES)
         if parts < 2:
@@ -217,10 +217,12 @@ class FilesReader:
         edges = [max(piece.begin, rows * part // parts) for part in range(1, parts)]
         cuts = [piece.begin, *(min(edge, piece.end) for edge in edges), piece.end]
         return [
-            (Piece(piece.partition, low, high), size // parts) for low, high in itertools.pairwise(cuts) if low < high
+            (MessageRange(piece.partition, low, high), size // parts)
+            for low, high in itertools.pairwise(cuts)
+            if low < high
         ]
 
-    def _task(self, group: tuple[Piece, ...], size: int) -> FilesTask:
+    def _task(self, group: tuple[MessageRange, ...], size: int) -> FilesTask:
         return FilesTask(
             place=self._place,
             how=self._definition.how(),
@@ -272,13 +274,13 @@ class FilesType:
         yield Beginning(definition=definition.to_json(), reader=FilesReader(definition), bound=bound)
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> FilesReader:
-        return FilesReader(Definition.from_json(definition))
+        return FilesReader(FilesDefinition.from_json(definition))
 
     def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up."""
 
 
-def _defined(given: Given) -> Definition:
+def _defined(given: Given) -> FilesDefinition:
     kind = one_of(given, "format", _FORMATS, "") or required(given, "format", "csv")
     uri, pattern = required(given, "path", "/data/orders"), given.get("pattern") or "*"
     delimiter = given.get("delimiter") or ","
@@ -296,7 +298,7 @@ def _defined(given: Given) -> Definition:
     if twice := [name for name in include if name in declared.names]:
         raise InvalidArgument("a column is both in the files and included", hint="rename it", column=twice[0])
     required(given, "key", "id")
-    definition = Definition(
+    definition = FilesDefinition(
         uri=uri,
         format=kind,
         fields=declared,
@@ -312,13 +314,13 @@ def _defined(given: Given) -> Definition:
     return _stored(definition)
 
 
-def _stored(definition: Definition) -> Definition:
+def _stored(definition: FilesDefinition) -> FilesDefinition:
     """With the types shards have: a shard's rows are what files are read to."""
     schema = definition.schema
     kinds = {each.name: each for each in (*schema.key, *schema.val)}
     fields = pa.schema([kinds[name] for name in definition.fields.names])
     named = {name: getattr(definition, name) for name in definition.__slots__}
-    return Definition(**{**named, "fields": fields})
+    return FilesDefinition(**{**named, "fields": fields})
 
 
 def _from_first(uri: str, pattern: str, kind: str) -> pa.Schema:
@@ -337,10 +339,10 @@ def _from_first(uri: str, pattern: str, kind: str) -> pa.Schema:
             raise SourceFailure("this is no Parquet file", hint="remove it", path=first.path, cause=cause) from cause
 
 
-def _groups(weighed: Sequence[tuple[Piece, int]], tasks: int) -> Iterator[tuple[tuple[Piece, ...], int]]:
+def _groups(weighed: Sequence[tuple[MessageRange, int]], tasks: int) -> Iterator[tuple[tuple[MessageRange, ...], int]]:
     """Pieces in order, in about ``tasks`` groups of about equal size."""
     limit = max(-(-sum(weight for _, weight in weighed) // max(tasks, 1)), 1)
-    group: list[Piece] = []
+    group: list[MessageRange] = []
     size = 0
     for piece, weight in weighed:
         group.append(piece)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from persist_ingest.sources.ranges import Piece
+from persist_ingest.sources.ranges import MessageRange
 
 Header: TypeAlias = tuple[str, bytes | None]
 
@@ -54,14 +54,14 @@ class Topic(Protocol):
         ...
 
 
-class Cluster(Protocol):
+class KafkaCluster(Protocol):
     """Where a topic is and how to connect. Picklable."""
 
     def connect(self, *, identify: bool) -> Topic:
         """For a driver. ``identify``: ask for the topic's id as well."""
         ...
 
-    def read(self, pieces: Sequence[Piece]) -> Iterator[Fetched]:
+    def read(self, pieces: Sequence[MessageRange]) -> Iterator[Fetched]:
         """All messages there are in these ranges; those of one partition in order.
 
         Offsets without a message (compaction, transactions) are passed over. Raises UpstreamLost (the beginning is

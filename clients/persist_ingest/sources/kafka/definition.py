@@ -66,7 +66,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class KafkaDefinition:
     """What ``create`` fixed."""
 
     topic: str
@@ -83,7 +83,7 @@ class Definition:
     topic_id: str | None = None
 
     @classmethod
-    def of(cls, raw: Mapping[str, str], *, group: str) -> tuple["Definition", bool]:
+    def of(cls, raw: Mapping[str, str], *, group: str) -> tuple["KafkaDefinition", bool]:
         """From options; and whether it begins with the latest messages. Raises InvalidArgument."""
         settings = {name[len(_SETTING) :]: text for name, text in raw.items() if name.lower().startswith(_SETTING)}
         rest = {name: text for name, text in raw.items() if not name.lower().startswith(_SETTING)}
@@ -109,7 +109,7 @@ class Definition:
         _ = definition.schema  # refuses what shards cannot hold
         return definition, one_of(given, "startingOffsets", ("earliest", "latest"), "earliest") == "latest"
 
-    def living(self, incarnation: str, topic_id: str | None) -> "Definition":
+    def living(self, incarnation: str, topic_id: str | None) -> "KafkaDefinition":
         """This definition of the topic as it was found."""
         return replace(self, incarnation=incarnation, topic_id=topic_id)
 
@@ -124,7 +124,7 @@ class Definition:
         return {**named, **payloads, **lists}
 
     @classmethod
-    def from_json(cls, given: Fields) -> "Definition":
+    def from_json(cls, given: Fields) -> "KafkaDefinition":
         """What ``to_json`` gave."""
         made = {
             "value": Payload(**given["value"]),

@@ -20,7 +20,7 @@ from persist.sources import UpstreamLost
 from persist.typed import Record
 from persist_ingest.sources.kafka.cluster import Fetched, Watermarks
 from persist_ingest.sources.port import SourceFailure
-from persist_ingest.sources.ranges import Piece
+from persist_ingest.sources.ranges import MessageRange
 
 ANSWER_SECONDS: Final = 10.0
 STALLED_SECONDS: Final = 60.0
@@ -78,7 +78,7 @@ class Librdkafka:
     def connect(self, *, identify: bool) -> "LibrdkafkaTopic":
         return LibrdkafkaTopic(self, identify)
 
-    def read(self, pieces: Sequence[Piece]) -> Iterator[Fetched]:
+    def read(self, pieces: Sequence[MessageRange]) -> Iterator[Fetched]:
         waiting = _idle.setdefault((self, os.getpid()), [])
         consumer = waiting.pop() if waiting else self.consumer()
         try:
@@ -194,7 +194,7 @@ def failure(error: Any, topic: str) -> Exception:
     return LocationError("Kafka does not answer as it must", hint="it is tried again later", topic=topic, cause=text)
 
 
-def _read(consumer: Consumer, topic: str, wanted: dict[int, Piece]) -> Iterator[Fetched]:
+def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> Iterator[Fetched]:
     """Ranges end by position, not by count: markers, aborted and compacted messages leave holes in the offsets."""
     left = {piece.partition: piece.length for piece in wanted.values()}
     consumer.assign([TopicPartition(topic, piece.partition, piece.begin) for piece in wanted.values()])

@@ -16,31 +16,31 @@ from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields, Record
 from persist_ingest.decode.divert import DIVERT, BadRow, diverted, errors_schema
-from persist_ingest.sources.kafka.cluster import Cluster, Fetched, Topic, Watermarks
-from persist_ingest.sources.kafka.definition import Definition
+from persist_ingest.sources.kafka.cluster import Fetched, KafkaCluster, Topic, Watermarks
+from persist_ingest.sources.kafka.definition import KafkaDefinition
 from persist_ingest.sources.kafka.envelopes import Envelope, Meaning, included
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
-from persist_ingest.sources.ranges import Piece, pieces, share
+from persist_ingest.sources.ranges import MessageRange, pieces, share
 
 MESSAGE_BYTES: Final = 200
 """What a message counts for in the weight of a task: brokers do not report sizes."""
 LEAST_PER_TASK: Final = 4096
 _KEYS: Final = pa.int64()
 
-Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], Cluster]
+Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], KafkaCluster]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTask:
     """Ranges of offsets of some partitions."""
 
-    cluster: Cluster
+    cluster: KafkaCluster
     envelope: Envelope
     include: tuple[str, ...]
     export: str
     schema: Schema
     bad_rows: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MessageRange, ...]
 
     @property
     def weight(self) -> int:
@@ -88,7 +88,7 @@ class KafkaTask:
 class KafkaReader:
     """Watermarks and plans of one topic."""
 
-    def __init__(self, definition: Definition, cluster: Cluster) -> None:
+    def __init__(self, definition: KafkaDefinition, cluster: KafkaCluster) -> None:
         self._definition = definition
         self._cluster = cluster
         self._topic: Topic | None = None
@@ -155,7 +155,7 @@ class KafkaReader:
             self._topic = self._cluster.connect(identify=self._definition.topic_id is not None)
         return self._topic
 
-    def _task(self, group: tuple[Piece, ...]) -> KafkaTask:
+    def _task(self, group: tuple[MessageRange, ...]) -> KafkaTask:
         return KafkaTask(
             cluster=self._cluster,
             envelope=self._envelope,
@@ -184,7 +184,7 @@ class KafkaType:
 
     @contextmanager
     def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
-        definition, latest = Definition.of(options, group=f"persist-{source}")
+        definition, latest = KafkaDefinition.of(options, group=f"persist-{source}")
         cluster = self._connect(definition.topic, definition.group, definition.settings)
         topic = cluster.connect(identify=True)
         try:
@@ -200,7 +200,7 @@ class KafkaType:
         )
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> KafkaReader:
-        known = Definition.from_json(definition)
+        known = KafkaDefinition.from_json(definition)
         return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
 
     def drop(self, definition: Mapping[str, object]) -> None:

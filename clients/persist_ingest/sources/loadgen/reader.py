@@ -21,7 +21,7 @@ from persist_ingest.sources.loadgen.generator import Generator
 from persist_ingest.sources.loadgen.tpcb import TELLERS, Tpcb
 from persist_ingest.sources.options import check_options, number, one_of
 from persist_ingest.sources.port import Beginning, Event, SourceFailure, UpstreamStatus
-from persist_ingest.sources.ranges import Piece, pieces, share
+from persist_ingest.sources.ranges import MessageRange, pieces, share
 
 RATE: Final = 1000.0
 """Messages a second, by default."""
@@ -38,7 +38,7 @@ _EVERY: Final = ("generator", "messages", "partitions", "rate", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class LoadgenDefinition:
     """What ``create`` fixed. ``rate`` None: all messages exist at once."""
 
     generator: str
@@ -50,7 +50,7 @@ class Definition:
     parameters: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, raw: Mapping[str, str], start_ms: int) -> "Definition":
+    def of(cls, raw: Mapping[str, str], start_ms: int) -> "LoadgenDefinition":
         """From options. Raises InvalidArgument."""
         chosen = Given(use="a load generator", values={key.lower(): text for key, text in raw.items()})
         generator = one_of(chosen, "generator", tuple(_OPTIONS), "counter")
@@ -78,7 +78,7 @@ class Definition:
         return {**named, "parameters": dict(self.parameters)}
 
     @classmethod
-    def from_json(cls, given: Fields) -> "Definition":
+    def from_json(cls, given: Fields) -> "LoadgenDefinition":
         """What ``to_json`` gave."""
         return cls(**{**given, "parameters": tuple(sorted(given["parameters"].items()))})
 
@@ -110,7 +110,7 @@ class LoadgenTask:
     """Pieces of what a generator makes."""
 
     generator: Generator
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MessageRange, ...]
 
     @property
     def weight(self) -> int:
@@ -128,7 +128,7 @@ class LoadgenTask:
 class LoadgenReader:
     """Watermarks from the clock. They never fall, in one reader, even when the clock does."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: LoadgenDefinition) -> None:
         self._definition = definition
         self._generator = definition.made()
         self._existing = 0
@@ -181,12 +181,12 @@ class LoadgenType:
 
     @contextmanager
     def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
-        definition = Definition.of(options, system().now_ms())
+        definition = LoadgenDefinition.of(options, system().now_ms())
         bound = SourceFrontier.at(SourceKind.PARTITIONS, dict.fromkeys(range(definition.partitions), 0))
         yield Beginning(definition=definition.to_json(), reader=LoadgenReader(definition), bound=bound)
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> LoadgenReader:
-        return LoadgenReader(Definition.from_json(definition))
+        return LoadgenReader(LoadgenDefinition.from_json(definition))
 
     def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up."""

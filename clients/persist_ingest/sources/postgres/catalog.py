@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
-from persist_ingest.sources.postgres.definition import Column, Definition
-from persist_ingest.sources.postgres.form import Form, Part
-from persist_ingest.sources.postgres.session import Session, patiently
+from persist_ingest.sources.postgres.definition import Column, PostgresDefinition
+from persist_ingest.sources.postgres.form import Part, TableForm
+from persist_ingest.sources.postgres.session import UpstreamConnection, patiently
 
 FULL: Final = "f"
 
@@ -251,19 +251,19 @@ class Publication:
     by_root: bool
 
 
-def positions(session: Session) -> tuple[int, int]:
+def positions(session: UpstreamConnection) -> tuple[int, int]:
     """What is safely written, and a position between two records that need not be."""
     flushed, between = session.row(_POSITIONS)
     return int(flushed), int(between)
 
 
-def identity(session: Session) -> tuple[str, int, int]:
+def identity(session: UpstreamConnection) -> tuple[str, int, int]:
     """System identifier, timeline, oid of the database."""
     system, timeline, database = session.row(_IDENTITY)
     return system, timeline, database
 
 
-def slot(session: Session, name: str) -> Slot | None:
+def slot(session: UpstreamConnection, name: str) -> Slot | None:
     """The slot of that name."""
     for plugin, database, pid, status, confirmed, restart, safe in session.rows(_SLOT, {"slot": name}):
         return Slot(
@@ -278,7 +278,7 @@ def slot(session: Session, name: str) -> Slot | None:
     return None
 
 
-def publication(session: Session, name: str) -> Publication | None:
+def publication(session: UpstreamConnection, name: str) -> Publication | None:
     """The publication of that name."""
     for oid, *flags, by_root, generated in session.rows(_PUBLICATION, {"publication": name}):
         kinds = ("insert", "update", "delete", "truncate")
@@ -287,30 +287,30 @@ def publication(session: Session, name: str) -> Publication | None:
     return None
 
 
-def published_tables(session: Session, name: str) -> list[Listed]:
+def published_tables(session: UpstreamConnection, name: str) -> list[Listed]:
     """All tables of a publication."""
     return _listed(session, "t.tablename IS NOT NULL", {"publication": name})
 
 
-def named_tables(session: Session, publication: str, names: Sequence[tuple[str, str]]) -> list[Listed]:
+def named_tables(session: UpstreamConnection, publication: str, names: Sequence[tuple[str, str]]) -> list[Listed]:
     """The tables of these schemas and names that exist."""
     which = "(n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))"
     params = {"schemas": [schema for schema, _ in names], "names": [name for _, name in names]}
     return _listed(session, which, {"publication": publication, **params})
 
 
-def tables_of(session: Session, definition: Definition) -> dict[int, Listed]:
+def tables_of(session: UpstreamConnection, definition: PostgresDefinition) -> dict[int, Listed]:
     """The tables of a source that exist, by oid."""
     params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
     return {each.oid: each for each in _listed(session, "c.oid = ANY (%(oids)s::int8[]::oid[])", params)}
 
 
-def tables_by_oid(session: Session, publication: str, oids: Sequence[int]) -> list[Listed]:
+def tables_by_oid(session: UpstreamConnection, publication: str, oids: Sequence[int]) -> list[Listed]:
     """These tables, as far as they exist."""
     return _listed(session, "c.oid = ANY (%(oids)s::int8[]::oid[])", {"publication": publication, "oids": list(oids)})
 
 
-def _listed(session: Session, which: str, params: Mapping[str, object]) -> list[Listed]:
+def _listed(session: UpstreamConnection, which: str, params: Mapping[str, object]) -> list[Listed]:
     return [
         Listed(
             oid=row[0], schema=row[1], name=row[2], kind=_text(row[3]), identity=_text(row[4]), file=row[5],
@@ -321,11 +321,11 @@ def _listed(session: Session, which: str, params: Mapping[str, object]) -> list[
     ]  # fmt: skip
 
 
-def _of_version(session: Session, sql: str, **more: str) -> str:
+def _of_version(session: UpstreamConnection, sql: str, **more: str) -> str:
     return sql.format(members=_OF_SCHEMAS if session.version >= _WITH_SCHEMAS else _NO_SCHEMAS, **more)
 
 
-def look(session: Session, definition: Definition) -> dict[int, Looked]:
+def look(session: UpstreamConnection, definition: PostgresDefinition) -> dict[int, Looked]:
     """The tables of a source as they are now, by oid: of those that are there. Waits for no lock."""
     params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
     return {
@@ -338,7 +338,7 @@ def _text(char: str | bytes) -> str:
     return char.decode() if isinstance(char, bytes) else char
 
 
-def columns_of(session: Session, listed: Listed) -> tuple[Column, ...]:
+def columns_of(session: UpstreamConnection, listed: Listed) -> tuple[Column, ...]:
     """The columns of a table that are sent."""
     return tuple(
         Column(name=name, oid=oid, mod=mod, base=tuple(base), shown=shown)
@@ -347,18 +347,18 @@ def columns_of(session: Session, listed: Listed) -> tuple[Column, ...]:
     )
 
 
-def forms(session: Session, publication: str, tables: Sequence[int]) -> dict[int, Form]:
+def forms(session: UpstreamConnection, publication: str, tables: Sequence[int]) -> dict[int, TableForm]:
     """The forms of these tables, by oid: of those that are there."""
     rows = session.rows(_of_version(session, _FORMS), {"publication": publication, "oids": list(tables)})
-    return {oid: Form.of(digest, int(horizon), told) for oid, digest, horizon, told in rows}
+    return {oid: TableForm.of(digest, int(horizon), told) for oid, digest, horizon, told in rows}
 
 
-def unseen(session: Session) -> frozenset[int]:
+def unseen(session: UpstreamConnection) -> frozenset[int]:
     """The numbers of the transactions that others do not see yet, also of those whose commit is in the log already."""
     return frozenset(xid for (xid,) in session.rows(_UNSEEN))
 
 
-def has_old_rows(session: Session, table: Looked | Part, horizon: int, nulls: Sequence[str]) -> bool:
+def has_old_rows(session: UpstreamConnection, table: Looked | Part, horizon: int, nulls: Sequence[str]) -> bool:
     """A row of the table, among the first ones, was written before this transaction, and has null in these columns."""
     where = "".join(f"AND {quoted(name)} IS NULL " for name in nulls)
     names = {"table": quoted(table.schema, table.name), "nulls": where}
@@ -366,13 +366,13 @@ def has_old_rows(session: Session, table: Looked | Part, horizon: int, nulls: Se
     return bool(session.row(_OLD_ROWS.format(pages=_OLD_ROWS_PAGES, **escaped), {"horizon": horizon})[0])
 
 
-def was_truncated(session: Session, definition: Definition, table: int, part: int) -> bool:
+def was_truncated(session: UpstreamConnection, definition: PostgresDefinition, table: int, part: int) -> bool:
     """The last thing that was done to the table, or to this part of it, is a TRUNCATE that is still to be read."""
     params = {"slot": definition.slot, "publication": quoted(definition.publication), "table": table, "part": part}
     return bool(patiently(lambda: session.row(_TRUNCATED, params))[0])
 
 
-def began_empty(session: Session, part: Part) -> bool:
+def began_empty(session: UpstreamConnection, part: Part) -> bool:
     """No row came into a partition before it was one: it was made as one, or there is no row in its file."""
     ((empty, early),) = session.rows(
         _EARLY.format(part=quoted(part.schema, part.name)), {"part": part.oid, "born": part.born}
@@ -380,7 +380,7 @@ def began_empty(session: Session, part: Part) -> bool:
     return bool(empty) or (part.since == part.born and not early)
 
 
-def trees(session: Session, tables: Sequence[int]) -> dict[int, set[tuple[int, str]]]:
+def trees(session: UpstreamConnection, tables: Sequence[int]) -> dict[int, set[tuple[int, str]]]:
     """The partitions of these tables, by oid, as a transaction sees them: each with since when it is one."""
     found: dict[int, set[tuple[int, str]]] = {}
     for root, part, since in session.rows(_TREES, {"oids": list(tables)}):
@@ -388,7 +388,7 @@ def trees(session: Session, tables: Sequence[int]) -> dict[int, set[tuple[int, s
     return found
 
 
-def primary_key(session: Session, table: int) -> tuple[str, ...]:
+def primary_key(session: UpstreamConnection, table: int) -> tuple[str, ...]:
     """The columns of a table's primary key in order, without what it only includes; none without one."""
     return tuple(name for (name,) in session.rows(_PRIMARY_KEY, {"table": table}))
 
@@ -396,7 +396,7 @@ def primary_key(session: Session, table: int) -> tuple[str, ...]:
 class LiveCatalog:
     """The Catalog port over a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: UpstreamConnection) -> None:
         self._session = session
 
     def column_type(self, oid: int, mod: int) -> ColumnType | None:

@@ -14,9 +14,9 @@ from persist.sources import UpstreamLost, UpstreamReplaced
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Looked, Slot, quoted
-from persist_ingest.sources.postgres.definition import Definition, Table
-from persist_ingest.sources.postgres.form import Evidence, Form, Part, check_form
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
+from persist_ingest.sources.postgres.form import Evidence, Part, TableForm, check_form
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 SETTLE_SECONDS: Final = 2.0
 """How long to wait between a commit's record and the moment others see it, before it is tried again."""
@@ -24,7 +24,7 @@ _NEW_SOURCE: Final = "make a new source"
 _AGAIN: Final = "snapshot it again (persist source resnapshot)"
 
 
-def check_upstream(session: Session, definition: Definition) -> tuple[Slot, Definition]:
+def check_upstream(session: UpstreamConnection, definition: PostgresDefinition) -> tuple[Slot, PostgresDefinition]:
     """The slot of a source when all of it is there, and the definition with the forms its tables have now.
 
     All that committed before the call is as the definition says. Raises UpstreamReplaced, UpstreamLost, TableAltered,
@@ -49,7 +49,7 @@ def check_upstream(session: Session, definition: Definition) -> tuple[Slot, Defi
     return found, _checked(session, definition)
 
 
-def settle(session: Session, transactions: Set[int]) -> None:
+def settle(session: UpstreamConnection, transactions: Set[int]) -> None:
     """Wait until these transactions, whose commits are in the log, can be seen. Raises HeldUp: that takes long.
 
     A commit is in the log a moment before the catalogs show it, and longer when it waits for a standby.
@@ -65,7 +65,7 @@ def settle(session: Session, transactions: Set[int]) -> None:
         threading.Event().wait(0.01)
 
 
-def _checked(session: Session, definition: Definition) -> Definition:
+def _checked(session: UpstreamConnection, definition: PostgresDefinition) -> PostgresDefinition:
     """The publication is what it was, and so are its tables, or what they became is in the definition that returns."""
     found = catalog.publication(session, definition.publication)
     details = {"publication": definition.publication}
@@ -87,7 +87,7 @@ def _checked(session: Session, definition: Definition) -> Definition:
     return _looked(session, definition, now)
 
 
-def _check_published(session: Session, definition: Definition) -> None:
+def _check_published(session: UpstreamConnection, definition: PostgresDefinition) -> None:
     """At the first look, by what the publication has; afterwards by the versions of that."""
     now = catalog.tables_of(session, definition)
     for table in definition.tables:
@@ -104,7 +104,7 @@ def _check_published(session: Session, definition: Definition) -> None:
             )
 
 
-def _looked(session: Session, definition: Definition, now: dict[int, Looked]) -> Definition:
+def _looked(session: UpstreamConnection, definition: PostgresDefinition, now: dict[int, Looked]) -> PostgresDefinition:
     """The definition with the forms of now, when nothing that was read is wrong by what changed of them."""
     forms = {table.oid: table.form for table in definition.tables}
     others = [oid for oid, form in forms.items() if form is None or form.digest != now[oid].digest]
@@ -129,15 +129,17 @@ def _looked(session: Session, definition: Definition, now: dict[int, Looked]) ->
     return definition.looked(found)
 
 
-def _part_has_old_rows(session: Session, horizon: int, part: Part, nulls: Sequence[str]) -> bool:
+def _part_has_old_rows(session: UpstreamConnection, horizon: int, part: Part, nulls: Sequence[str]) -> bool:
     return catalog.has_old_rows(session, part, horizon, nulls)
 
 
-def _part_was_truncated(session: Session, definition: Definition, table: int, part: Part) -> bool:
+def _part_was_truncated(session: UpstreamConnection, definition: PostgresDefinition, table: int, part: Part) -> bool:
     return catalog.was_truncated(session, definition, table, part.oid)
 
 
-def check_identities(session: Session, definition: Definition, table: Table, form: Form) -> None:
+def check_identities(
+    session: UpstreamConnection, definition: PostgresDefinition, table: PublishedTable, form: TableForm
+) -> None:
     """Partitions say what rows were; those that were added are made to, where the source may."""
     for part in form.parts:
         if "update" not in definition.publishes or part.identity == FULL or part.kind != "r":
@@ -153,7 +155,7 @@ def check_identities(session: Session, definition: Definition, table: Table, for
         session.run(statement)
 
 
-def _check_table(definition: Definition, table: Table, now: Looked | None) -> None:
+def _check_table(definition: PostgresDefinition, table: PublishedTable, now: Looked | None) -> None:
     details = {"export": table.export, "publication": definition.publication}
     if now is None:
         raise _dropped(definition, table)
@@ -173,7 +175,7 @@ def _check_table(definition: Definition, table: Table, now: Looked | None) -> No
         )
 
 
-def _dropped(definition: Definition, table: Table) -> SourceFailure:
+def _dropped(definition: PostgresDefinition, table: PublishedTable) -> SourceFailure:
     return SourceFailure(
         "the table was dropped",
         hint=f"make a table of that name and {_AGAIN}, or {_NEW_SOURCE} without it",

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 
-class Form(Enum):
+class TextForm(Enum):
     """How the text of a value is parsed."""
 
     TEXT = "text"
@@ -32,7 +32,7 @@ class Form(Enum):
 class ColumnType:
     """What a column becomes. ``native``: read as it is in a snapshot, not as text."""
 
-    form: Form
+    form: TextForm
     arrow: pa.DataType
     native: bool = True
 
@@ -40,35 +40,35 @@ class ColumnType:
 ENUM: Final = "e"
 _NUMERIC: Final = 1700
 _VARYING: Final = frozenset({25, 1043})
-_TEXT: Final = ColumnType(Form.TEXT, pa.string(), native=False)
+_TEXT: Final = ColumnType(TextForm.TEXT, pa.string(), native=False)
 
 
 def _list_of(item: pa.DataType) -> ColumnType:
-    return ColumnType(Form.LIST, pa.list_(pa.field("element", item)), native=False)
+    return ColumnType(TextForm.LIST, pa.list_(pa.field("element", item)), native=False)
 
 
 _BY_OID: Final = {
-    16: ColumnType(Form.BOOL, pa.bool_()),
-    17: ColumnType(Form.BYTES, pa.binary()),
-    19: ColumnType(Form.TEXT, pa.string()),
-    20: ColumnType(Form.CAST, pa.int64()),
-    21: ColumnType(Form.CAST, pa.int16()),
-    23: ColumnType(Form.CAST, pa.int32()),
-    25: ColumnType(Form.TEXT, pa.string()),
+    16: ColumnType(TextForm.BOOL, pa.bool_()),
+    17: ColumnType(TextForm.BYTES, pa.binary()),
+    19: ColumnType(TextForm.TEXT, pa.string()),
+    20: ColumnType(TextForm.CAST, pa.int64()),
+    21: ColumnType(TextForm.CAST, pa.int16()),
+    23: ColumnType(TextForm.CAST, pa.int32()),
+    25: ColumnType(TextForm.TEXT, pa.string()),
     114: _TEXT,
-    700: ColumnType(Form.CAST, pa.float32()),
-    701: ColumnType(Form.CAST, pa.float64()),
+    700: ColumnType(TextForm.CAST, pa.float32()),
+    701: ColumnType(TextForm.CAST, pa.float64()),
     1005: _list_of(pa.int16()),
     1007: _list_of(pa.int32()),
     1016: _list_of(pa.int64()),
     1021: _list_of(pa.float32()),
     1022: _list_of(pa.float64()),
-    1042: ColumnType(Form.TEXT, pa.string()),
-    1043: ColumnType(Form.TEXT, pa.string()),
-    1082: ColumnType(Form.CAST, pa.date32()),
-    1083: ColumnType(Form.TIME, pa.time64("us")),
-    1114: ColumnType(Form.CAST, pa.timestamp("us")),
-    1184: ColumnType(Form.INSTANT, pa.timestamp("us", tz="UTC")),
+    1042: ColumnType(TextForm.TEXT, pa.string()),
+    1043: ColumnType(TextForm.TEXT, pa.string()),
+    1082: ColumnType(TextForm.CAST, pa.date32()),
+    1083: ColumnType(TextForm.TIME, pa.time64("us")),
+    1114: ColumnType(TextForm.CAST, pa.timestamp("us")),
+    1184: ColumnType(TextForm.INSTANT, pa.timestamp("us", tz="UTC")),
     1186: _TEXT,
     2950: _TEXT,
     3802: _TEXT,
@@ -96,7 +96,7 @@ def _numeric(mod: int) -> ColumnType:
     precision, scale = (mod - 4) >> 16, (((mod - 4) & 0x7FF) ^ 1024) - 1024
     if not 0 <= scale <= precision <= 38:
         return _TEXT
-    return ColumnType(Form.CAST, _decimal(precision, scale), native=False)
+    return ColumnType(TextForm.CAST, _decimal(precision, scale), native=False)
 
 
 def _decimal(precision: int, scale: int) -> Any:

@@ -17,8 +17,8 @@ from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
 from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
-from persist_ingest.sources.postgres.definition import Table, free_name
-from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.definition import PublishedTable, free_name
+from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.pgoutput import (
     DELETE,
@@ -26,12 +26,12 @@ from persist_ingest.sources.postgres.pgoutput import (
     RELATION,
     TRUNCATE,
     UPDATE,
-    Attribute,
     Chunk,
     Field,
+    MessageRows,
     NoOldRow,
-    Relation,
-    Rows,
+    RelationColumn,
+    RelationMessage,
     parse_relation,
     parse_truncate,
     read_rows,
@@ -43,7 +43,7 @@ _XIDS_NEAR: Final = 1 << 30
 _NEW_SOURCE: Final = "snapshot this table again (persist source resnapshot)"
 
 
-class Catalog(Protocol):
+class UpstreamCatalog(Protocol):
     """What neither messages nor definitions say."""
 
     def column_type(self, oid: int, mod: int) -> ColumnType | None:
@@ -52,10 +52,10 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class TableExport:
     """A table and the schema it is read with."""
 
-    table: Table
+    table: PublishedTable
     schema: Schema
 
     @property
@@ -68,7 +68,7 @@ class Export:
 class _Bound:
     """How rows of a relation become rows of an export: for each field the column's index (None: nulls) and type."""
 
-    export: Export
+    export: TableExport
     fields: pa.Schema
     columns: int
     plan: tuple[tuple[int | None, ColumnType | None], ...]
@@ -88,7 +88,7 @@ class _Labels:
     near: int
 
     @staticmethod
-    def of(form: Form | None, name: str) -> "_Labels | None":
+    def of(form: TableForm | None, name: str) -> "_Labels | None":
         labels = [each.labels for each in form.attributes if each.name == name and each.sent] if form else []
         if form is None or not labels or not labels[0]:
             return None
@@ -112,15 +112,15 @@ def wide(xids: Ints, near: int) -> Ints:
     return found
 
 
-class Decoder:
+class EventDecoder:
     """Events of exports, chunk after chunk. Keeps what relation messages said."""
 
-    def __init__(self, exports: Sequence[Export], catalog: Catalog) -> None:
+    def __init__(self, exports: Sequence[TableExport], catalog: UpstreamCatalog) -> None:
         self._catalog = catalog
-        self._relations: dict[int, Relation] = {}
+        self._relations: dict[int, RelationMessage] = {}
         self.look(exports)
 
-    def look(self, exports: Sequence[Export]) -> None:
+    def look(self, exports: Sequence[TableExport]) -> None:
         """What follows is of tables that have these forms now."""
         self._exports = {export.table.oid: export for export in exports}
         self._bound: dict[int, _Bound] = {}
@@ -141,9 +141,9 @@ class Decoder:
             ends = [(at, to) for at, to in breaks.get(oid, ()) if to is not None or fresh[at]]
             yield from self._of_export(framed, oid, own[fresh[own]], ends)
 
-    def _breaks(self, chunk: Chunk, wanted: Bools) -> dict[int, list[tuple[int, Relation | None]]]:
+    def _breaks(self, chunk: Chunk, wanted: Bools) -> dict[int, list[tuple[int, RelationMessage | None]]]:
         """Where an export's rows change their form, or (None) end for good."""
-        found: dict[int, list[tuple[int, Relation | None]]] = {}
+        found: dict[int, list[tuple[int, RelationMessage | None]]] = {}
         for at in np.flatnonzero((chunk.tags == RELATION) | (chunk.tags == TRUNCATE)).tolist():
             if chunk.tags[at] == RELATION:
                 relation = parse_relation(chunk.message(at))
@@ -154,7 +154,7 @@ class Decoder:
         return found
 
     def _of_export(
-        self, framed: Framed, oid: int, places: Ints, breaks: Sequence[tuple[int, Relation | None]]
+        self, framed: Framed, oid: int, places: Ints, breaks: Sequence[tuple[int, RelationMessage | None]]
     ) -> Iterator[Event]:
         begin = 0
         for at, relation in breaks:
@@ -205,7 +205,7 @@ class Decoder:
         )
 
 
-def _check_whole(rows: Rows, relation: Relation, table: Table) -> None:
+def _check_whole(rows: MessageRows, relation: RelationMessage, table: PublishedTable) -> None:
     """Old rows are whole. SUBTLE: where a partition's replica identity is its key, the rest of them is sent as nulls.
 
     What says which identity a row has is the partitioned table, which is FULL.
@@ -248,7 +248,7 @@ def _array(
     return array
 
 
-def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound:
+def _bind(export: TableExport, relation: RelationMessage | None, catalog: UpstreamCatalog) -> _Bound:
     table = export.table
     if relation is None:
         raise SourceFailure("rows came before their relation", hint="is this protocol 1 of pgoutput?", table=table.name)
@@ -287,7 +287,7 @@ def _bind(export: Export, relation: Relation | None, catalog: Catalog) -> _Bound
     return _Bound(export, fields, len(relation.attributes), tuple(plan), labels)
 
 
-def _check_order(table: Table, relation: Relation) -> None:
+def _check_order(table: PublishedTable, relation: RelationMessage) -> None:
     """Rows are named by their columns' places: those it had at the last look, without the last ones before they came.
 
     SUBTLE: names alone do not show columns that were exchanged, or dropped and added again.
@@ -302,11 +302,11 @@ def _check_order(table: Table, relation: Relation) -> None:
         raise _altered("a column was dropped or renamed", table, min(missing))
 
 
-def _altered(message: str, table: Table, column: str) -> TableAltered:
+def _altered(message: str, table: PublishedTable, column: str) -> TableAltered:
     return TableAltered(message, hint=_NEW_SOURCE, export=table.export, column=column)
 
 
-def _grown(export: Export, added: Sequence[Attribute], catalog: Catalog) -> Schema:
+def _grown(export: TableExport, added: Sequence[RelationColumn], catalog: UpstreamCatalog) -> Schema:
     """The schema with these columns, null in all rows from before: the form they are in was checked for that."""
     table, fields = export.table, list(export.schema.val)
     for attribute in added:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from persist import InvalidArgument, Schema, VersionMismatch
 from persist.typed import Fields, Record
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
-from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.form import TableForm
 
 FORMAT: Final = 8
 _SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7)
@@ -49,7 +49,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PublishedTable:
     """A published table. ``membership``: oid of what makes it published.
 
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
@@ -66,7 +66,7 @@ class Table:
     row_filter: str | None
     key: tuple[str, ...]
     columns: tuple[Column, ...]
-    form: Form | None = None
+    form: TableForm | None = None
     excluded: tuple[str, ...] = ()
     partitioned: bool = False
     through: int = 0
@@ -82,7 +82,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class PostgresDefinition:
     """A source. ``publishes``: what its publication lets through; ``made_publication``: sources made it, and it goes
     with the last that uses it. ``mark``: how it says that this one does.
 
@@ -101,7 +101,7 @@ class Definition:
     publication_oid: int
     publishes: tuple[str, ...]
     made_publication: bool
-    tables: tuple[Table, ...]
+    tables: tuple[PublishedTable, ...]
     slot_point: int = 0
     mark: str = ""
     identifies: bool = False
@@ -115,35 +115,35 @@ class Definition:
         place = f"{self.system}/{self.timeline}/{self.database}"
         return f"{place}/{self.slot}/{self.publication_oid}"
 
-    def looked(self, forms: Mapping[int, Form]) -> "Definition":
+    def looked(self, forms: Mapping[int, TableForm]) -> "PostgresDefinition":
         """The same with these forms of tables, by oid."""
         tables = tuple(replace(table, form=forms.get(table.oid, table.form)) for table in self.tables)
         return replace(self, tables=tables) if forms else self
 
-    def of(self, exports: Container[str]) -> "Definition":
+    def of(self, exports: Container[str]) -> "PostgresDefinition":
         """The same with these tables only."""
         return replace(self, tables=tuple(table for table in self.tables if table.export in exports))
 
-    def within(self, part: "Definition") -> "Definition":
+    def within(self, part: "PostgresDefinition") -> "PostgresDefinition":
         """The same with the tables of a part as they are there."""
         known = {table.export: table for table in part.tables}
         return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
 
-    def joined(self, table: Table) -> "Definition":
+    def joined(self, table: PublishedTable) -> "PostgresDefinition":
         """The same with one table more."""
         others = tuple(each for each in self.tables if each.export != table.export)
         left_out = tuple(each for each in self.left_out if each != table.export)
         withheld = {export: names for export, names in self.withheld.items() if export != table.export}
         return replace(self, tables=(*others, table), left_out=left_out, withheld=withheld)
 
-    def parted(self, export: str) -> "Definition":
+    def parted(self, export: str) -> "PostgresDefinition":
         """The same without a table, which is not taken in again."""
         tables = tuple(each for each in self.tables if each.export != export)
         left_out = (*self.left_out, export) if self.everything else self.left_out
         excluded = {each.export: each.excluded for each in self.tables if each.export == export and each.excluded}
         return replace(self, tables=tables, left_out=left_out, withheld={**self.withheld, **excluded})
 
-    def is_news(self, known: "Definition") -> bool:
+    def is_news(self, known: "PostgresDefinition") -> bool:
         """Its tables' forms have to be known after a restart."""
         pairs = zip(self.tables, known.tables, strict=True)
         return any(table.form is not None and table.form.is_news(before.form) for table, before in pairs)
@@ -154,23 +154,25 @@ class Definition:
         return plain
 
     @staticmethod
-    def from_json(given: Fields) -> "Definition":
+    def from_json(given: Fields) -> "PostgresDefinition":
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
         if given.get("format") not in (FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
         lists = {"publishes": tuple(fields["publishes"]), "left_out": tuple(fields.get("left_out", ()))}
-        return Definition(**{**fields, **lists}, tables=tables)
+        return PostgresDefinition(**{**fields, **lists}, tables=tables)
 
 
-def _table(given: Fields) -> Table:
+def _table(given: Fields) -> PublishedTable:
     columns: Sequence[Fields] = given["columns"]
     parsed = tuple(Column(**{**column, "base": tuple(column["base"])}) for column in columns)
     excluded = tuple(given.get("excluded", ()))
     form = given.get("form")
-    known = None if form is None else Form.from_json(form)
-    return Table(**{**given, "key": tuple(given["key"]), "columns": parsed, "form": known, "excluded": excluded})
+    known = None if form is None else TableForm.from_json(form)
+    return PublishedTable(
+        **{**given, "key": tuple(given["key"]), "columns": parsed, "form": known, "excluded": excluded}
+    )
 
 
 def named(columns: Sequence[Column], taken: Collection[str] = ()) -> tuple[Column, ...]:

@@ -66,7 +66,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class TableForm:
     """A table's form at one look. ``attributes``: those that are there, by number; ``numbers``: the highest ever given.
 
     ``file``: where its rows are; rewriting all of them makes another. ``toast``: the table of its large values (0:
@@ -91,12 +91,12 @@ class Form:
         """The columns that changes have, in their order."""
         return [attribute.name for attribute in self.attributes if attribute.sent]
 
-    def is_news(self, known: "Form | None") -> bool:
+    def is_news(self, known: "TableForm | None") -> bool:
         """It has to be known after a restart. The horizon alone only makes more changes provable."""
         return known is None or self.digest != known.digest or self.horizon > known.horizon + HORIZON_AGE
 
     @staticmethod
-    def of(digest: str, horizon: int, told: Sequence[Json]) -> "Form":
+    def of(digest: str, horizon: int, told: Sequence[Json]) -> "TableForm":
         """From what the catalog's query says, in the order it has there."""
         file, toast, coverage, direct, numbers, attributes, told_parts = told
         # In the order that the catalog's query has them.
@@ -105,7 +105,7 @@ class Form:
         parts = tuple(Part(**{**each, "missing": tuple(each["missing"] or ())}) for each in given)
         missing = {name for part in parts for name in part.missing}
         own = [_attribute(*each) for each in attributes or ()]
-        return Form(
+        return TableForm(
             digest=digest,
             horizon=horizon,
             file=file,
@@ -118,13 +118,13 @@ class Form:
         )
 
     @staticmethod
-    def from_json(given: Fields) -> "Form":
+    def from_json(given: Fields) -> "TableForm":
         """What ``asdict`` made of one, also after JSON."""
         attributes = tuple(
             Attribute(**{**each, "labels": tuple(map(_label, each["labels"]))}) for each in given["attributes"]
         )
         parts = tuple(Part(**{**each, "missing": tuple(each["missing"])}) for each in given.get("parts", ()))
-        return Form(**{**given, "attributes": attributes, "parts": parts})
+        return TableForm(**{**given, "attributes": attributes, "parts": parts})
 
 
 def _attribute(
@@ -166,7 +166,9 @@ class Evidence:
     began_empty: Callable[[Part], bool]
 
 
-def check_form(before: Form, now: Form, export: str, evidence: Evidence, excluded: Collection[str] = ()) -> None:
+def check_form(
+    before: TableForm, now: TableForm, export: str, evidence: Evidence, excluded: Collection[str] = ()
+) -> None:
     """Raise TableAltered unless rows read under ``before`` say the same now, with nulls in the columns that are new.
 
     ``excluded``: columns that are not read, whatever becomes of them.
@@ -206,7 +208,7 @@ def check_form(before: Form, now: Form, export: str, evidence: Evidence, exclude
         _check_file(before, now, export, evidence, added, changed)
 
 
-def _check_parts(before: Form, now: Form, export: str, evidence: Evidence, added: Sequence[str]) -> None:
+def _check_parts(before: TableForm, now: TableForm, export: str, evidence: Evidence, added: Sequence[str]) -> None:
     """Partitions hold what they held, and new ones nothing that was not sent: their rows come and go with them."""
     there = {part.oid: part for part in now.parts}
     known = {part.oid for part in before.parts}
@@ -229,8 +231,8 @@ def _moved(message: str, export: str, part: Part) -> TableAltered:
 
 
 def _check_file(
-    before: Form,
-    now: Form,
+    before: TableForm,
+    now: TableForm,
     export: str,
     evidence: Evidence,
     added: Sequence[Attribute],

@@ -41,7 +41,7 @@ def frame(chunks: Iterable[Chunk], begin: int, end: int) -> Iterator[Framed]:
     Those before it come too: what they say of relations is not said again.
     """
     xids = _Xids()
-    with closing(_Kept()) as kept:
+    with closing(_KeptChunks()) as kept:
         for chunk in chunks:
             commits = np.flatnonzero(chunk.tags == COMMIT)
             if not len(commits):
@@ -90,7 +90,7 @@ def _begins_beyond(chunk: Chunk, end: int) -> bool:
     return len(chunk) > 0 and chunk.tags[0] == BEGIN and int(chunk.longs(chunk.starts[:1] + 1)[0]) >= end
 
 
-class _Kept:
+class _KeptChunks:
     """Chunks of a transaction whose end was not read yet."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from persist.arrow import ArrowArray
 from persist.typed import Fields
 from persist_ingest.sources.postgres.catalog import literal, quoted
-from persist_ingest.sources.postgres.definition import Table
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.definition import PublishedTable
+from persist_ingest.sources.postgres.session import UpstreamConnection
 from persist_ingest.sources.postgres.values import Bools
 
 # The operators <, <=, = and > of what the key's index sorts by: those of an extension's type are not found by name.
@@ -55,7 +55,7 @@ class Order:
     columns: tuple[Ordered, ...]
 
     @staticmethod
-    def of(session: Session, table: Table) -> "Order | None":
+    def of(session: UpstreamConnection, table: PublishedTable) -> "Order | None":
         """None: there is no such order, or its values are not given as text here."""
         columns = {column.name: column for column in table.columns}
         found = []
@@ -109,7 +109,7 @@ class Order:
                 told = f"({one} {less if how == '<=' else more} {other} OR {one} {same} {other} AND {told})"
         return told
 
-    def reach(self, session: Session, rows: pa.RecordBatch, keys: Sequence[Sequence[str]]) -> list[Bools]:
+    def reach(self, session: UpstreamConnection, rows: pa.RecordBatch, keys: Sequence[Sequence[str]]) -> list[Bools]:
         """For each of these keys which rows lie at it or before."""
         given = {f"k{at}": _texts(rows.column(each.called)) for at, each in enumerate(self.columns)}
         arrays = ", ".join(f"%({name})s::text[]" for name in given)

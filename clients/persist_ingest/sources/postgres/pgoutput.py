@@ -79,7 +79,7 @@ def _view(data: Bytes, kind: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class RelationColumn:
     """A column in a relation message."""
 
     name: str
@@ -88,14 +88,14 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class RelationMessage:
     """The form of the rows that follow."""
 
     oid: int
-    attributes: tuple[Attribute, ...]
+    attributes: tuple[RelationColumn, ...]
 
 
-def parse_relation(message: bytes) -> Relation:
+def parse_relation(message: bytes) -> RelationMessage:
     """A relation message without its tag."""
     oid = struct.unpack_from(">I", message)[0]
     _, at = _name(message, 4)
@@ -106,9 +106,9 @@ def parse_relation(message: bytes) -> Relation:
     for _ in range(count):
         name, at = _name(message, at + 1)
         kind, mod = struct.unpack_from(">Ii", message, at)
-        attributes.append(Attribute(name, kind, mod))
+        attributes.append(RelationColumn(name, kind, mod))
         at += 8
-    return Relation(oid, tuple(attributes))
+    return RelationMessage(oid, tuple(attributes))
 
 
 def parse_truncate(message: bytes) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MessageRows:
     """Rows of several messages in order: the old row of an update or delete (diff -1), then the new one (diff 1)."""
 
     messages: Ints
@@ -148,7 +148,7 @@ class Rows:
     fields: tuple[Field, ...]
 
 
-def read_rows(chunk: Chunk, messages: Ints, columns: int) -> Rows:
+def read_rows(chunk: Chunk, messages: Ints, columns: int) -> MessageRows:
     """The rows of these inserts, updates and deletes of one relation with that many columns.
 
     Raises NoOldRow, with the message.
@@ -164,9 +164,9 @@ def read_rows(chunk: Chunk, messages: Ints, columns: int) -> Rows:
     new_at[has_old] = ends
     new, _ = _walk(chunk, _marked(chunk, new_at[has_new]), columns)
     if not has_new.any():
-        return Rows(messages, np.full(len(messages), -1, np.int64), tuple(map(_field, old)))
+        return MessageRows(messages, np.full(len(messages), -1, np.int64), tuple(map(_field, old)))
     if not has_old.any():
-        return Rows(messages, np.full(len(messages), 1, np.int64), tuple(map(_field, new)))
+        return MessageRows(messages, np.full(len(messages), 1, np.int64), tuple(map(_field, new)))
     return _interleaved(messages, has_old, has_new, old, new)
 
 
@@ -187,7 +187,7 @@ def _marked(chunk: Chunk, at: Ints) -> Ints:
 
 def _interleaved(
     messages: Ints, has_old: Bools, has_new: Bools, old: Sequence[_Walked], new: Sequence[_Walked]
-) -> Rows:
+) -> MessageRows:
     rows = has_old.astype(np.int64) + has_new
     first = np.cumsum(rows) - rows
     at_old, at_new = first[has_old], (first + has_old)[has_new]
@@ -203,7 +203,7 @@ def _interleaved(
         for at, part in ((at_old, before), (at_new, filled)):
             merged.kinds[at], merged.starts[at], merged.lengths[at] = part.kinds, part.starts, part.lengths
         fields.append(_field(merged))
-    return Rows(np.repeat(messages, rows), diffs, tuple(fields))
+    return MessageRows(np.repeat(messages, rows), diffs, tuple(fields))
 
 
 def _filled(before: _Walked, after: _Walked, previous: Ints, updated: Bools) -> _Walked:

@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.port import Changes, Emptied, HeldUp, SourceFailure, TableAltered, Truncated
+from persist_ingest.sources.port import Changes, ExportEmptied, HeldUp, SourceFailure, TableAltered, Truncated
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import quoted
 from persist_ingest.sources.postgres.column_types import is_same
 from persist_ingest.sources.postgres.decoding import plain, wide
-from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import ChangesTask
-from persist_ingest.sources.postgres.session import Session, ended_when_still
+from persist_ingest.sources.postgres.session import UpstreamConnection, ended_when_still
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
 from persist_ingest.sources.postgres.values import Bools, Ints
 
@@ -68,7 +68,7 @@ class Seen:
 class TablePiece:
     """Implements the Piece port. ``after``: the key of the piece before; ``order``: None where this is all there is."""
 
-    session: Session
+    session: UpstreamConnection
     task: SnapshotTask
     log: ChangesTask
     order: Order | None
@@ -97,11 +97,11 @@ class TablePiece:
 
 
 def logged(log: ChangesTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[tuple[Framed, Changes]]:
-    """The changes of the one table that a task reads, in this range. Raises Emptied."""
+    """The changes of the one table that a task reads, in this range. Raises ExportEmptied."""
     task = replace(log, begin=begin.bound(0) or 0, end=end.bound(0) or 0)
     for framed, event in task.framed() if task.begin < task.end else ():
         if isinstance(event, Truncated):
-            raise Emptied("the table was truncated", hint="it is read from its begin", export=event.export)
+            raise ExportEmptied("the table was truncated", hint="it is read from its begin", export=event.export)
         if isinstance(event, Changes):
             yield framed, event
 
@@ -117,8 +117,8 @@ def _taken(changes: Changes, wanted: Bools) -> Changes:
 
 @contextmanager
 def opened(
-    session: Session,
-    definition: Definition,
+    session: UpstreamConnection,
+    definition: PostgresDefinition,
     schema: Schema,
     order: Order | None,
     after: tuple[str, ...] | None,
@@ -175,7 +175,7 @@ def opened(
         session.rolled_back()
 
 
-def _check_columns(session: Session, definition: Definition, table: Table) -> None:
+def _check_columns(session: UpstreamConnection, definition: PostgresDefinition, table: PublishedTable) -> None:
     """What is read of the table is there, and of its types. What else became of it, the log's reader looks at."""
     form = catalog.forms(session, definition.publication, [table.oid])[table.oid]
     there = {each.name: (each.oid, each.mod) for each in form.attributes}
@@ -186,20 +186,20 @@ def _check_columns(session: Session, definition: Definition, table: Table) -> No
             )
 
 
-def about(session: Session, table: Table) -> tuple[int, int]:
+def about(session: UpstreamConnection, table: PublishedTable) -> tuple[int, int]:
     """Rows and bytes of a table with its partitions. Rows as dense as the server last counted them; 0: it never did."""
     rows, size = session.row(_SIZE, {"table": table.oid})
     return rows, size
 
 
-def _rows(session: Session, table: Table, rows: int) -> int:
+def _rows(session: UpstreamConnection, table: PublishedTable, rows: int) -> int:
     """Not more than are a piece's bytes."""
     known, size = about(session, table)
     return max(1, min(rows, rows if not known or not size else PIECE_BYTES * known // size))
 
 
 def _last(
-    session: Session, order: Order, table: Table, after: tuple[str, ...] | None, rows: int
+    session: UpstreamConnection, order: Order, table: PublishedTable, after: tuple[str, ...] | None, rows: int
 ) -> tuple[str, ...] | None:
     """The key of that many rows on; None: there are no more."""
     only = "" if table.partitioned else "ONLY "

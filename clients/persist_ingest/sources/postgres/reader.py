@@ -15,11 +15,11 @@ from persist.typed import Fields
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, settle
-from persist_ingest.sources.postgres.decoding import Decoder, Export
-from persist_ingest.sources.postgres.definition import Definition
+from persist_ingest.sources.postgres.decoding import EventDecoder, TableExport
+from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.framing import Framed, frame
 from persist_ingest.sources.postgres.pgoutput import Chunk
-from persist_ingest.sources.postgres.session import Session, lent, let_go, patiently
+from persist_ingest.sources.postgres.session import UpstreamConnection, lent, let_go, patiently
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ SELECT NOT pg_is_in_recovery() AND to_regprocedure('pg_log_standby_snapshot()') 
 class ChangesTask:
     """The transactions whose commits end in ``(begin, end]``."""
 
-    definition: Definition
+    definition: PostgresDefinition
     schemas: Mapping[str, Schema]
     begin: int
     end: int
@@ -86,7 +86,7 @@ class ChangesTask:
                     confirmed=Lsn(slot.confirmed),
                     resume=Lsn(self.begin),
                 )
-            decoder = Decoder(self._exports(definition), catalog.LiveCatalog(session))
+            decoder = EventDecoder(self._exports(definition), catalog.LiveCatalog(session))
             for framed in frame(_peek(session, definition, self.end), self.begin, self.end):
                 late = unseen.intersection(framed.xids[framed.wanted].tolist())
                 if late:
@@ -97,11 +97,11 @@ class ChangesTask:
                 for event in decoder.events(framed):
                     yield framed, event
 
-    def _exports(self, definition: Definition) -> list[Export]:
-        return [Export(table, self.schemas[table.export]) for table in definition.tables]
+    def _exports(self, definition: PostgresDefinition) -> list[TableExport]:
+        return [TableExport(table, self.schemas[table.export]) for table in definition.tables]
 
 
-def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]:
+def _peek(session: UpstreamConnection, definition: PostgresDefinition, end: int) -> Iterator[Chunk]:
     publication = catalog.quoted(definition.publication)
     params = {"slot": definition.slot, "end": str(Lsn(end)), "publication": publication}
     # Groups have no order of their own: they are sorted anyway, and hashing them would hold all of them.
@@ -110,7 +110,7 @@ def _peek(session: Session, definition: Definition, end: int) -> Iterator[Chunk]
         yield Chunk.of(data, lengths)
 
 
-def _advance(session: Session, slot: str, target: int) -> None:
+def _advance(session: UpstreamConnection, slot: str, target: int) -> None:
     """Move the slot there, unless it is there or beyond by now: other readers of it move it as well."""
     try:
         patiently(lambda: session.rows(_ADVANCE, {"slot": slot, "to": str(Lsn(target))}))
@@ -123,7 +123,7 @@ def _advance(session: Session, slot: str, target: int) -> None:
 class PostgresReader:
     """Implements the SourceReader and Revised ports. Uses the session that tasks of this process use, too."""
 
-    def __init__(self, definition: Definition, schemas: Mapping[str, Schema]) -> None:
+    def __init__(self, definition: PostgresDefinition, schemas: Mapping[str, Schema]) -> None:
         """Of the tables that have a schema. The others stay in the definition as they are."""
         self._whole = definition
         self._definition = self._kept = definition.of(schemas)
@@ -202,7 +202,7 @@ class PostgresReader:
     def _checked(self) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
 
-        def checked(session: Session) -> tuple[int, catalog.Slot]:
+        def checked(session: UpstreamConnection) -> tuple[int, catalog.Slot]:
             high, between = catalog.positions(session)
             slot, self._definition = check_upstream(session, self._definition)
             if self._definition.is_news(self._kept):
@@ -214,7 +214,7 @@ class PostgresReader:
 
         return self._asked(checked)
 
-    def _asked(self, question: Callable[[Session], T]) -> T:
+    def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
         with lent(self._definition.dsn, LOCK_SECONDS) as session:
             if self._may_log is None:
                 self._may_log = bool(session.row(_MAY_LOG)[0])

@@ -69,7 +69,7 @@ def check_dsn(dsn: str) -> str:
     return make_conninfo("", **{"connect_timeout": _CONNECT_SECONDS, "application_name": "persist", **given})
 
 
-class Session:
+class UpstreamConnection:
     """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
 
     def __init__(self, dsn: str, *, replication: bool = False, lock_seconds: float = 0) -> None:
@@ -168,11 +168,11 @@ class Session:
 
 
 @contextmanager
-def lent(dsn: str, lock_seconds: float) -> Iterator[Session]:
+def lent(dsn: str, lock_seconds: float) -> Iterator[UpstreamConnection]:
     """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
     # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
     key = dsn, lock_seconds, os.getpid()
-    session = _idle.pop(key, None) or Session(dsn, lock_seconds=lock_seconds)
+    session = _idle.pop(key, None) or UpstreamConnection(dsn, lock_seconds=lock_seconds)
     try:
         yield session
     except BaseException:
@@ -199,7 +199,7 @@ def let_go(dsn: str, lock_seconds: float) -> None:
         session.close()
 
 
-_idle: Final[dict[tuple[str, float, int], Session]] = {}
+_idle: Final[dict[tuple[str, float, int], UpstreamConnection]] = {}
 
 
 def patiently(action: Callable[[], T]) -> T:

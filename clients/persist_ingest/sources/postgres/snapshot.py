@@ -23,9 +23,9 @@ from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.catalog import literal, quoted
 from persist_ingest.sources.postgres.column_types import ColumnType
 from persist_ingest.sources.postgres.decoding import plain
-from persist_ingest.sources.postgres.definition import Definition, Table
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.pgoutput import Chunk
-from persist_ingest.sources.postgres.session import SETTINGS, Session, classify
+from persist_ingest.sources.postgres.session import SETTINGS, UpstreamConnection, classify
 from persist_ingest.sources.postgres.values import Ints
 
 TASK_BYTES: Final = 16 << 20
@@ -49,7 +49,7 @@ class SnapshotTask:
 
     dsn: str
     snapshot: str
-    table: Table
+    table: PublishedTable
     schema: Schema
     offset: int
     first: int
@@ -159,7 +159,7 @@ class SnapshotTask:
     def _by_copy(self, kinds: list[ColumnType]) -> Generator[list[ArrowArray], None, None]:
         names = self._columns
         shown = [_shown(name) for name in names]
-        with Session(self.dsn) as session:
+        with UpstreamConnection(self.dsn) as session:
             for statement in ("BEGIN", *self._begin()):
                 session.run(statement)
             self._check_rows(session.row(where_rows_are(self.table)))
@@ -192,7 +192,7 @@ def _shown(name: str) -> str:
     return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END"
 
 
-def where_rows_are(table: Table) -> str:
+def where_rows_are(table: PublishedTable) -> str:
     """SQL for which table has the name, and the number of its file."""
     named = f"CAST({literal(quoted(table.schema, table.name))} AS regclass)"
     return f"SELECT t::oid::int8, coalesce(pg_relation_filenode(t), 0)::int8 FROM {named} t"
@@ -253,7 +253,7 @@ def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], ArrowAr
     return found
 
 
-def _stored(table: Table) -> list[Table]:
+def _stored(table: PublishedTable) -> list[PublishedTable]:
     """Where the rows of a table are: in itself, or in its partitions."""
     if table.form is None or not table.partitioned:
         return [table]
@@ -265,8 +265,8 @@ def _stored(table: Table) -> list[Table]:
 
 
 def snapshot_tasks(
-    session: Session,
-    definition: Definition,
+    session: UpstreamConnection,
+    definition: PostgresDefinition,
     schemas: Mapping[str, Schema],
     snapshot: str,
     point: int,

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
 from persist_ingest.sources.port import BadRows
-from persist_ingest.sources.postgres.column_types import ColumnType, Form
+from persist_ingest.sources.postgres.column_types import ColumnType, TextForm
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
-_TRIM: Final = {Form.BYTES: (b"\\x", b""), Form.INSTANT: (b"", b"+00"), Form.LIST: (b"{", b"}")}
+_TRIM: Final = {TextForm.BYTES: (b"\\x", b""), TextForm.INSTANT: (b"", b"+00"), TextForm.LIST: (b"{", b"}")}
 OFFSETS_END: Final = 2**31
 """Arrow's strings are found by numbers of 32 bits."""
 _HINT: Final = "correct the row upstream and snapshot the table again, or leave the column or the table out"
@@ -114,7 +114,7 @@ def _check_edges(
     for at, byte in enumerate(reversed(back), 1):
         sound = sound and bool((data[first + width - at] == byte).all())
     if not sound:
-        detail = "several dimensions, or other bounds" if kind.form is Form.LIST else "infinite, or before year 1"
+        detail = "several dimensions, or other bounds" if kind.form is TextForm.LIST else "infinite, or before year 1"
         raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=detail)
 
 
@@ -165,11 +165,11 @@ def _list(kind: ColumnType, text: ArrowArray) -> ArrowArray:
 _NIBBLES: Final = np.zeros(256, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _PARSERS: Final = {
-    Form.TEXT: _text,
-    Form.CAST: _cast,
-    Form.BOOL: _bool,
-    Form.BYTES: _bytes,
-    Form.TIME: _time,
-    Form.INSTANT: _instant,
-    Form.LIST: _list,
+    TextForm.TEXT: _text,
+    TextForm.CAST: _cast,
+    TextForm.BOOL: _bool,
+    TextForm.BYTES: _bytes,
+    TextForm.TIME: _time,
+    TextForm.INSTANT: _instant,
+    TextForm.LIST: _list,
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from persist_ingest.sources.port import TableAltered
-from persist_ingest.sources.postgres.form import HORIZON_AGE, Attribute, Evidence, Form, check_form
+from persist_ingest.sources.postgres.form import HORIZON_AGE, Attribute, Evidence, TableForm, check_form
 
 
 def attribute(number: int, **other: Any) -> Attribute:
@@ -15,7 +15,7 @@ def attribute(number: int, **other: Any) -> Attribute:
     return Attribute(number=number, **{**plain, **other})
 
 
-FORM = Form(
+FORM = TableForm(
     digest="a",
     horizon=1000,
     file=16384,
@@ -30,7 +30,7 @@ def changed(number: int, **other: Any) -> tuple[Attribute, ...]:
     return tuple(replace(each, **other) if each.number == number else each for each in FORM.attributes)
 
 
-def added(*attributes: Attribute, **other: Any) -> Form:
+def added(*attributes: Attribute, **other: Any) -> TableForm:
     numbers = max(each.number for each in attributes)
     return replace(FORM, attributes=(*FORM.attributes, *attributes), **{"numbers": numbers, **other})
 
@@ -71,7 +71,7 @@ def evidence(*, old_rows: bool = False, truncated: bool = False) -> Evidence:
         "added and moved",
     ],
 )
-def test_what_leaves_earlier_rows_as_they_were_passes(now: Form, old_rows: bool) -> None:
+def test_what_leaves_earlier_rows_as_they_were_passes(now: TableForm, old_rows: bool) -> None:
     check_form(FORM, now, "public.t", evidence(old_rows=old_rows, truncated=True))
 
 
@@ -93,16 +93,16 @@ def test_what_leaves_earlier_rows_as_they_were_passes(now: Form, old_rows: bool)
     ids=["rewritten", "rewritten, not sent", "renamed", "retyped", "dropped", "a label renamed", "there and back",
          "sent from now on", "with a default", "added and rewritten", "another was dropped"],
 )  # fmt: skip
-def test_what_may_have_changed_earlier_rows_does_not(now: Form, column: str) -> None:
+def test_what_may_have_changed_earlier_rows_does_not(now: TableForm, column: str) -> None:
     with pytest.raises(TableAltered) as refused:
         check_form(FORM, now, "public.t", evidence())
     assert refused.value.details == {"export": "public.t", "column": column}
 
 
 def test_a_form_comes_back_from_json_and_is_kept_when_that_helps() -> None:
-    assert Form.from_json(json.loads(json.dumps(asdict(FORM)))) == FORM
+    assert TableForm.from_json(json.loads(json.dumps(asdict(FORM)))) == FORM
     earlier = {name: value for name, value in asdict(FORM).items() if name not in {"coverage", "toast", "direct"}}
-    assert Form.from_json(earlier) == replace(FORM, coverage=None, toast=0), "of a definition of format 2"
+    assert TableForm.from_json(earlier) == replace(FORM, coverage=None, toast=0), "of a definition of format 2"
     assert FORM.is_news(None)
     assert not FORM.is_news(FORM)
     assert replace(FORM, digest="b").is_news(FORM)
@@ -119,7 +119,7 @@ def test_a_form_comes_back_from_json_and_is_kept_when_that_helps() -> None:
     ],
     ids=["let through otherwise", "UNLOGGED for a while", "the same, without large values"],
 )
-def test_what_may_have_kept_changes_back_does_not(before: Form, now: Form) -> None:
+def test_what_may_have_kept_changes_back_does_not(before: TableForm, now: TableForm) -> None:
     with pytest.raises(TableAltered):
         check_form(before, now, "public.t", evidence())
     check_form(replace(before, coverage=None), now, "public.t", evidence(truncated=True))

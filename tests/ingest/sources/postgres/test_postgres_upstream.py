@@ -14,7 +14,7 @@ from persist.testing import servers
 from persist_ingest.sources.port import Changes, HeldUp, SchemaGrew, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import POSTGRES, checks
 from persist_ingest.sources.postgres import reader as reading
-from persist_ingest.sources.postgres.definition import Definition
+from persist_ingest.sources.postgres.definition import PostgresDefinition
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -93,7 +93,7 @@ def test_a_slot_that_another_ingester_moved_further_meanwhile_is_where_it_should
     upstream.follow(reader)
     looked = reading.check_upstream
 
-    def then_moved(session: Any, definition: Definition) -> Any:
+    def then_moved(session: Any, definition: PostgresDefinition) -> Any:
         found = looked(session, definition)
         upstream.run("INSERT INTO items VALUES (3, 'c')")
         upstream.select(
@@ -315,7 +315,7 @@ def test_another_database_is_not_this_one(upstream: Any) -> None:
 
 
 def initial(upstream: Any) -> Any:
-    return {table.export: table.initial() for table in Definition.from_json(upstream.definition).tables}
+    return {table.export: table.initial() for table in PostgresDefinition.from_json(upstream.definition).tables}
 
 
 def test_a_slot_in_use_is_waited_for(upstream: Any) -> None:

@@ -21,7 +21,7 @@ from persist.wire.catalog.rpc import answers, counts_of, history_in, updates_of
 R = TypeVar("R", pb.ReadRowsRequest, pb.WatchChangesRequest, pb.DumpRowsRequest)
 
 
-class Seen:
+class SeenUpper:
     """How far all that share it have seen a catalog, by reading and by writing."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class RemoteLog:
     Each call costs one RPC. ``upper`` is as fresh as the shard itself, what is read as ``freshness`` says.
     """
 
-    def __init__(self, calls: CatalogCalls, seen: Seen, freshness: Freshness = Freshness.NEWEST) -> None:
+    def __init__(self, calls: CatalogCalls, seen: SeenUpper, freshness: Freshness = Freshness.NEWEST) -> None:
         self._calls = calls
         self._seen = seen
         self._freshness = freshness

@@ -20,12 +20,12 @@ from persist.typed import Fields
 from persist_ingest.sources.port import Changes, Piece, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
-from persist_ingest.sources.postgres.definition import Definition, Table
-from persist_ingest.sources.postgres.form import Form
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
+from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.making.setup import check_alone, defined, lock
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""
@@ -48,7 +48,9 @@ WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHER
 class TableAnew:
     """Implements the Anew port."""
 
-    def __init__(self, session: Session, definition: Definition, schema: Schema, order: Order | None) -> None:
+    def __init__(
+        self, session: UpstreamConnection, definition: PostgresDefinition, schema: Schema, order: Order | None
+    ) -> None:
         """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
         self._session = session
         self._definition = definition
@@ -98,16 +100,16 @@ class TableAnew:
 
     def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
         tables = tuple(replace(table, through=through.bound(0) or 0) for table in self._definition.tables)
-        return Definition.from_json(given).within(replace(self._definition, tables=tables)).to_json()
+        return PostgresDefinition.from_json(given).within(replace(self._definition, tables=tables)).to_json()
 
 
 @contextmanager
 def begun_again(
-    definition: Definition, export: str, schema: Schema, begun: Mapping[str, object] | None
+    definition: PostgresDefinition, export: str, schema: Schema, begun: Mapping[str, object] | None
 ) -> Iterator[TableAnew]:
     """See ReadsApart.snapshot_again."""
     with ExitStack() as stack:
-        session = stack.enter_context(Session(definition.dsn, lock_seconds=LOCK_SECONDS))
+        session = stack.enter_context(UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS))
         session.run("SET synchronous_commit = local")
         if begun is not None:
             yield _gone_on(session, begun, export, schema)
@@ -117,7 +119,7 @@ def begun_again(
         listed = check_alone(session, definition, known.schema, known.name)
         forms = catalog.forms(session, definition.publication, [listed.oid])
         check_identities(session, definition, known, forms[listed.oid])
-        with Session(definition.dsn) as holder:
+        with UpstreamConnection(definition.dsn) as holder:
             lock(holder, [listed])
             now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
             alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
@@ -128,23 +130,23 @@ def begun_again(
         yield TableAnew(session, replace(alone, tables=(table,)), grown, order)
 
 
-def _left_out(known: Table, oid: int, now: Form) -> tuple[str, ...]:
+def _left_out(known: PublishedTable, oid: int, now: TableForm) -> tuple[str, ...]:
     """The columns that are never read, also those that have another name by now."""
     before = known.form.attributes if known.form is not None and known.oid == oid else ()
     numbers = {each.number for each in before if each.name in known.excluded}
     return tuple(dict.fromkeys([*known.excluded, *(each.name for each in now.attributes if each.number in numbers)]))
 
 
-def _gone_on(session: Session, begun: Mapping[str, object], export: str, schema: Schema) -> TableAnew:
+def _gone_on(session: UpstreamConnection, begun: Mapping[str, object], export: str, schema: Schema) -> TableAnew:
     """See ReadsApart.snapshot_again. Raises TableAltered: what its pieces were ordered by was not recorded."""
     given: Fields = begun
     if "order" not in given:
         raise TableAltered("an earlier release began to read this table", hint=_AGAIN, export=export)
-    definition = Definition.from_json(given["definition"])
+    definition = PostgresDefinition.from_json(given["definition"])
     return TableAnew(session, definition, schema, Order.from_json(given["order"]))
 
 
-def _await_writers(session: Session, table: Table) -> None:
+def _await_writers(session: UpstreamConnection, table: PublishedTable) -> None:
     """Wait for those that wrote into the table before it was made sure that all of that is sent. Raises Determinate."""
     before: dict[str, str] = dict(session.rows(_WRITERS, {"table": table.oid}))
     give_up = system().monotonic() + WRITERS_SECONDS
@@ -159,7 +161,7 @@ def _await_writers(session: Session, table: Table) -> None:
         threading.Event().wait(0.02)
 
 
-def _renamed(schema: Schema, table: Table) -> Table:
+def _renamed(schema: Schema, table: PublishedTable) -> PublishedTable:
     """The table, its columns called otherwise where the collection has one of that name and of another type."""
     there = {field.name: field for field in (*schema.key, *schema.val)}
     taken = {column.called for column in table.columns}
@@ -174,7 +176,7 @@ def _renamed(schema: Schema, table: Table) -> Table:
     return replace(table, columns=tuple(columns))
 
 
-def _grown(schema: Schema, table: Table) -> Schema:
+def _grown(schema: Schema, table: PublishedTable) -> Schema:
     """The schema of the shard, with columns that the table got since. Raises SourceFailure where it has others."""
     types = {column.called: column.type.arrow for column in table.columns}
     _check_fields([*schema.key, *schema.val], types, table)
@@ -188,7 +190,7 @@ def _grown(schema: Schema, table: Table) -> Schema:
         raise SourceFailure(error.message, hint=error.hint, export=table.export, **error.details) from error
 
 
-def _check_fields(fields: Sequence[ArrowField], types: dict[str, pa.DataType], table: Table) -> None:
+def _check_fields(fields: Sequence[ArrowField], types: dict[str, pa.DataType], table: PublishedTable) -> None:
     """What a column was called stays in the collection, and is null once the table has it no more."""
     for field in fields:
         if field.name not in types and not field.nullable:

@@ -8,24 +8,24 @@ from persist_ingest.sources.port import Joined, SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import Listed, quoted
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
-from persist_ingest.sources.postgres.definition import Definition
+from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications
 from persist_ingest.sources.postgres.making.options import parse_table
 from persist_ingest.sources.postgres.making.setup import check_alone, check_kinds, defined, initial_schema, lock
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 LOCK_SECONDS: Final = 2.0
 
 
-def joined(definition: Definition, name: str, lenient: bool) -> Joined:
+def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
     """See Joins."""
     names = parse_table(name)
-    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
         check_upstream(session, definition.of(()))
         listed = _listed(session, definition, names)
         if not lenient:
             listed = check_alone(session, definition, *names)
-        with Session(definition.dsn) as holder:
+        with UpstreamConnection(definition.dsn) as holder:
             lock(holder, [listed])
             alone = defined(holder, definition, [listed], {listed.oid: definition.withheld.get(listed.export, ())})
             holder.run("COMMIT")
@@ -34,12 +34,12 @@ def joined(definition: Definition, name: str, lenient: bool) -> Joined:
             check_identities(session, definition, table, table.form)
 
     def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
-        return Definition.from_json(given).joined(table).to_json()
+        return PostgresDefinition.from_json(given).joined(table).to_json()
 
     return Joined(export=table.export, schema=initial_schema(table), renewed=renewed)
 
 
-def _listed(session: Session, definition: Definition, names: tuple[str, str]) -> Listed:
+def _listed(session: UpstreamConnection, definition: PostgresDefinition, names: tuple[str, str]) -> Listed:
     found = catalog.named_tables(session, definition.publication, [names])
     if not found:
         raise InvalidArgument("there is no such table", hint="as public.orders", table=".".join(names))
@@ -62,12 +62,12 @@ def _listed(session: Session, definition: Definition, names: tuple[str, str]) ->
     return table
 
 
-def part(definition: Definition, export: str) -> None:
+def part(definition: PostgresDefinition, export: str) -> None:
     """See Joins. A publication of other sources, too, keeps the table; and so does one that no source made."""
     (table,) = definition.of({export}).tables
     if not definition.mark:
         return
-    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
         found = catalog.named_tables(session, definition.publication, [(table.schema, table.name)])
         if found and found[0].published and publications.is_alone(session, definition.publication, definition.mark):
             session.run(
@@ -75,11 +75,11 @@ def part(definition: Definition, export: str) -> None:
             )
 
 
-def joinable(definition: Definition) -> Sequence[str]:
+def joinable(definition: PostgresDefinition) -> Sequence[str]:
     """See Joins."""
     if not definition.everything:
         return ()
     known = {table.export.lower() for table in definition.tables} | {each.lower() for each in definition.left_out}
-    with Session(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
         there = catalog.published_tables(session, definition.publication)
     return [quoted(each.schema, each.name) for each in there if each.export.lower() not in known and each.kind in "rp"]

@@ -13,7 +13,7 @@ from persist import InvalidArgument
 from persist.runtime import system
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.catalog import Listed, quoted
-from persist_ingest.sources.postgres.session import Session
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 USED: Final = "made by persist, dropped with the last source that uses it:"
 _MARK: Final = re.compile(r"[A-Za-z0-9_-]+/[0-9a-f]{16}")
@@ -55,7 +55,7 @@ def token(mark: str) -> str:
     return mark.rpartition("/")[2][:8]
 
 
-def make(session: Session, name: str, tables: Sequence[Listed], mark: str) -> None:
+def make(session: UpstreamConnection, name: str, tables: Sequence[Listed], mark: str) -> None:
     """Make a publication for tables, marked, in one transaction."""
     _check(mark)
     names = ", ".join(quoted(table.schema, table.name) for table in tables)
@@ -66,7 +66,7 @@ def make(session: Session, name: str, tables: Sequence[Listed], mark: str) -> No
     )
 
 
-def use(session: Session, name: str, mark: str) -> bool:
+def use(session: UpstreamConnection, name: str, mark: str) -> bool:
     """Mark a publication that sources made; False for any other. Raises SourceFailure (of another role), and as run."""
     _check(mark)
     if not any(marked for (marked,) in session.rows(_MARKED, {"publication": name, "used": f"{USED}%"})):
@@ -82,13 +82,13 @@ def use(session: Session, name: str, mark: str) -> bool:
     return any(marked for (marked,) in session.rows(_MARKED, {"publication": name, "used": f"{USED}%{mark}%"}))
 
 
-def leave(session: Session, name: str, mark: str) -> None:
+def leave(session: UpstreamConnection, name: str, mark: str) -> None:
     """Take the mark away, and the publication if it was the last one. Nothing for a publication without it."""
     _check(mark)
     session.run(_LEAVE.format(name=_literal(name), mark=mark))
 
 
-def is_alone(session: Session, name: str, mark: str) -> bool:
+def is_alone(session: UpstreamConnection, name: str, mark: str) -> bool:
     """No other source uses the publication."""
     said = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %(publication)s"
     return session.rows(said, {"publication": name}) == [(f"{USED} {mark}",)]

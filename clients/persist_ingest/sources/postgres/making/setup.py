@@ -16,11 +16,11 @@ from persist.typed import Fields
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
-from persist_ingest.sources.postgres.definition import Definition, Table, named
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
 from persist_ingest.sources.postgres.making import publications, slots
 from persist_ingest.sources.postgres.making.options import Options, parse_options
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
-from persist_ingest.sources.postgres.session import Session, check_dsn
+from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
 
 VERSION_MIN: Final = 140_000
@@ -66,7 +66,7 @@ class PostgresSource:
         undo: list[_Step] = []
         try:
             with ExitStack() as stack:
-                session = stack.enter_context(Session(dsn))
+                session = stack.enter_context(UpstreamConnection(dsn))
                 _check_server(session)
                 slots.free(session, parsed)
                 announce({"dsn": dsn, "publication": parsed.publication, "mark": mark})
@@ -77,11 +77,11 @@ class PostgresSource:
 
     def clear(self, announced: Fields) -> None:
         """See Announces."""
-        with Session(announced["dsn"]) as session:
+        with UpstreamConnection(announced["dsn"]) as session:
             publications.leave(session, announced["publication"], announced["mark"])
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
-        return PostgresReader(Definition.from_json(definition), schemas)
+        return PostgresReader(PostgresDefinition.from_json(definition), schemas)
 
     def snapshot_again(
         self, definition: Mapping[str, object], export: str, schema: Schema, begun: Mapping[str, object] | None = None
@@ -89,40 +89,40 @@ class PostgresSource:
         """See ReadsApart."""
         from persist_ingest.sources.postgres.making.again import begun_again
 
-        return begun_again(Definition.from_json(definition), export, schema, begun)
+        return begun_again(PostgresDefinition.from_json(definition), export, schema, begun)
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import joined
 
-        return joined(Definition.from_json(definition), name, lenient)
+        return joined(PostgresDefinition.from_json(definition), name, lenient)
 
     def parted(self, definition: Mapping[str, object], export: str) -> Mapping[str, object]:
         """See Joins."""
-        return Definition.from_json(definition).parted(export).to_json()
+        return PostgresDefinition.from_json(definition).parted(export).to_json()
 
     def part(self, definition: Mapping[str, object], export: str) -> None:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import part
 
-        part(Definition.from_json(definition), export)
+        part(PostgresDefinition.from_json(definition), export)
 
     def joinable(self, definition: Mapping[str, object]) -> Sequence[str]:
         """See Joins."""
         from persist_ingest.sources.postgres.making.joining import joinable
 
-        return joinable(Definition.from_json(definition))
+        return joinable(PostgresDefinition.from_json(definition))
 
     def drop(self, definition: Fields) -> None:
-        self._drop(Definition.from_json(definition), OFFSET_MAX)
+        self._drop(PostgresDefinition.from_json(definition), OFFSET_MAX)
 
     def drop_within(self, definition: Mapping[str, object], bound: SourceFrontier | None) -> None:
         """See DropsWithin. A slot is moved to what is durable, so never beyond what is bound."""
-        given = Definition.from_json(definition)
+        given = PostgresDefinition.from_json(definition)
         self._drop(given, given.slot_point if bound is None else bound.bound(0) or 0)
 
-    def _drop(self, given: Definition, most: int) -> None:
-        with Session(given.dsn) as session:
+    def _drop(self, given: PostgresDefinition, most: int) -> None:
+        with UpstreamConnection(given.dsn) as session:
             server, _, database = catalog.identity(session)
             if (server, database) != (given.system, given.database):
                 return
@@ -151,17 +151,19 @@ class _Step:
     """Something that was set up, and how it is taken back."""
 
     what: str
-    undo: Callable[[Session], object]
+    undo: Callable[[UpstreamConnection], object]
 
 
-def _begun(session: Session, options: Options, dsn: str, stack: ExitStack, undo: list[_Step], mark: str) -> Beginning:
+def _begun(
+    session: UpstreamConnection, options: Options, dsn: str, stack: ExitStack, undo: list[_Step], mark: str
+) -> Beginning:
     chosen = _chosen(session, options, undo, mark)
-    holder = stack.enter_context(Session(dsn))
+    holder = stack.enter_context(UpstreamConnection(dsn))
     lock(holder, chosen)
     made = any(step.what == "publication" for step in undo)
     definition = replace(_define(holder, options, dsn, chosen, made=made), mark=mark if made else "")
     schemas = {table.export: initial_schema(table) for table in definition.tables}
-    exporter = stack.enter_context(Session(dsn, replication=True))
+    exporter = stack.enter_context(UpstreamConnection(dsn, replication=True))
     fleeting = f"persist_new_{system().random_bytes(8).hex()}"
     point, snapshot = slots.make(session, exporter, fleeting)
 
@@ -192,7 +194,7 @@ def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
     if not steps:
         return
     # A session that waits for a table makes all others wait.
-    with suppress(PersistError), Session(dsn, lock_seconds=LOCK_SECONDS) as session:
+    with suppress(PersistError), UpstreamConnection(dsn, lock_seconds=LOCK_SECONDS) as session:
         for step in reversed(steps):
             if step.what == "identity" and catalog.slot(session, slot) is not None:
                 return
@@ -200,7 +202,7 @@ def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
                 step.undo(session)
 
 
-def _check_server(session: Session) -> None:
+def _check_server(session: UpstreamConnection) -> None:
     number, wal_level, encoding, may_replicate, version = session.row(_SERVER)
     if number < VERSION_MIN:
         raise SourceFailure("PostgreSQL 14 or newer is needed", hint="upgrade the server", version=version)
@@ -216,7 +218,7 @@ def _check_server(session: Session) -> None:
         raise SourceFailure("this role may not replicate", hint="ALTER ROLE ... REPLICATION")
 
 
-def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) -> list[Listed]:
+def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], mark: str) -> list[Listed]:
     """The tables of the source, in a publication that is made if need be, with the replica identity it takes."""
     existing = catalog.publication(session, options.publication)
     if options.tables is None:
@@ -251,7 +253,7 @@ def _chosen(session: Session, options: Options, undo: list[_Step], mark: str) ->
     return tables
 
 
-def _parts(session: Session, options: Options, tables: Sequence[Listed]) -> list[Listed]:
+def _parts(session: UpstreamConnection, options: Options, tables: Sequence[Listed]) -> list[Listed]:
     """The partitions with rows of those that are partitioned. Raises SourceFailure."""
     trees = catalog.trees(session, [table.oid for table in tables if table.kind == "p"])
     oids = {oid for tree in trees.values() for oid, _ in tree}
@@ -267,13 +269,13 @@ def _parts(session: Session, options: Options, tables: Sequence[Listed]) -> list
     return [part for part in parts if part.kind == "r"]
 
 
-def check_trees(dsn: str, snapshot: str, definition: Definition) -> None:
+def check_trees(dsn: str, snapshot: str, definition: PostgresDefinition) -> None:
     """The partitions of an exported snapshot are those of the definition. Raises Determinate: others came."""
     roots = [table for table in definition.tables if table.partitioned]
     known = {root.oid: {(part.oid, part.since) for part in root.form.parts} for root in roots if root.form}
     if not known:
         return
-    with Session(dsn) as session:
+    with UpstreamConnection(dsn) as session:
         session.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
         session.run(f"SET TRANSACTION SNAPSHOT {catalog.literal(snapshot)}")
         found = catalog.trees(session, list(known))
@@ -288,7 +290,7 @@ def _check_there(option: str, named: Collection[tuple[str, ...]], there: Collect
         raise SourceFailure("there is nothing of that name", hint=f"correct option {option}", names=", ".join(shown))
 
 
-def _named(session: Session, options: Options) -> list[Listed]:
+def _named(session: UpstreamConnection, options: Options) -> list[Listed]:
     assert options.tables is not None
     if options.exclude_tables:
         raise InvalidArgument(
@@ -324,7 +326,7 @@ def _check_names(tables: Sequence[Listed]) -> None:
             )
 
 
-def _check_policies(session: Session, tables: Sequence[Listed]) -> None:
+def _check_policies(session: UpstreamConnection, tables: Sequence[Listed]) -> None:
     """Policies hide rows from the snapshot, and none from changes."""
     for table in tables:
         if session.row("SELECT row_security_active(%(table)s::int8::oid)", {"table": table.oid})[0]:
@@ -364,7 +366,7 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
-def check_generated(session: Session, table: Listed) -> None:
+def check_generated(session: UpstreamConnection, table: Listed) -> None:
     """From 18 on the server refuses updates of a table whose whole old rows have columns that are not published."""
     if session.version < _STRICT_IDENTITY:
         return
@@ -378,7 +380,7 @@ def check_generated(session: Session, table: Listed) -> None:
         )
 
 
-def _identify(session: Session, table: Listed, options: Options, undo: list[_Step]) -> None:
+def _identify(session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step]) -> None:
     if table.identity == FULL:
         return
     statement = f"ALTER TABLE {quoted(table.schema, table.name)} REPLICA IDENTITY"
@@ -398,13 +400,13 @@ def _identify(session: Session, table: Listed, options: Options, undo: list[_Ste
     undo.append(_Step("identity", lambda later: _identify_again(later, table, f"{statement} {before}")))
 
 
-def _identify_again(session: Session, table: Listed, statement: str) -> None:
+def _identify_again(session: UpstreamConnection, table: Listed, statement: str) -> None:
     """Give a table its replica identity back, unless some publication has it: another source relies on it then."""
     if not session.rows(_PUBLISHED, {"table": table.oid}):
         session.run(statement)
 
 
-def lock(holder: Session, tables: Sequence[Listed]) -> None:
+def lock(holder: UpstreamConnection, tables: Sequence[Listed]) -> None:
     """Keep the form of tables as it is, until the transaction that begins here ends."""
     names = ", ".join(("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name) for table in tables)
     holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
@@ -412,13 +414,15 @@ def lock(holder: Session, tables: Sequence[Listed]) -> None:
     holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
 
 
-def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool) -> Definition:
+def _define(
+    holder: UpstreamConnection, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool
+) -> PostgresDefinition:
     """Everything as it is now, under the lock."""
     server, timeline, database = catalog.identity(holder)
     publication = catalog.publication(holder, options.publication)
     if publication is None:
         raise Determinate("the publication is just being changed", hint="again later")
-    definition = Definition(
+    definition = PostgresDefinition(
         dsn=dsn,
         system=server,
         timeline=timeline,
@@ -437,7 +441,7 @@ def _define(holder: Session, options: Options, dsn: str, chosen: Sequence[Listed
     return defined(holder, definition, chosen, excluded)
 
 
-def _excluded(holder: Session, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
+def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
     """By table the columns that are not to be read."""
     names = {
         table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
@@ -458,8 +462,11 @@ def _excluded(holder: Session, options: Options, chosen: Sequence[Listed]) -> di
 
 
 def defined(
-    holder: Session, definition: Definition, chosen: Sequence[Listed], excluded: Mapping[int, Sequence[str]]
-) -> Definition:
+    holder: UpstreamConnection,
+    definition: PostgresDefinition,
+    chosen: Sequence[Listed],
+    excluded: Mapping[int, Sequence[str]],
+) -> PostgresDefinition:
     """The definition with these tables as they are now, under the lock, without the excluded columns."""
     # Before what the publication has: what changes in between is another version at the first look.
     forms = catalog.forms(holder, definition.publication, [table.oid for table in chosen])
@@ -470,7 +477,7 @@ def defined(
     return replace(definition, tables=tuple(_table(holder, each, excluded[each.oid]) for each in tables)).looked(forms)
 
 
-def _table(holder: Session, listed: Listed, excluded: Sequence[str]) -> Table:
+def _table(holder: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> PublishedTable:
     key = catalog.primary_key(holder, listed.oid)
     columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
     if not columns or not {column.name for column in columns}.issuperset(key):
@@ -479,7 +486,7 @@ def _table(holder: Session, listed: Listed, excluded: Sequence[str]) -> Table:
             hint="correct options includeColumns and excludeColumns",
             table=listed.export,
         )
-    return Table(
+    return PublishedTable(
         export=listed.export,
         schema=listed.schema,
         name=listed.name,
@@ -494,7 +501,7 @@ def _table(holder: Session, listed: Listed, excluded: Sequence[str]) -> Table:
     )
 
 
-def check_alone(session: Session, definition: Definition, schema: str, name: str) -> Listed:
+def check_alone(session: UpstreamConnection, definition: PostgresDefinition, schema: str, name: str) -> Listed:
     """The table that has this name now, when a source of this publication can read it.
 
     One that is not published is, where sources made the publication, and gets the replica identity it takes, where the
@@ -526,7 +533,7 @@ def check_alone(session: Session, definition: Definition, schema: str, name: str
     return table
 
 
-def initial_schema(table: Table) -> Schema:
+def initial_schema(table: PublishedTable) -> Schema:
     """What the shard of a table begins with. Raises SourceFailure."""
     try:
         return table.initial()
@@ -535,7 +542,7 @@ def initial_schema(table: Table) -> Schema:
         raise SourceFailure(error.message, hint=error.hint, **details) from error
 
 
-def _drop_publication(session: Session, name: str, oid: int) -> None:
+def _drop_publication(session: UpstreamConnection, name: str, oid: int) -> None:
     """Drop the publication if it is that one, in one statement."""
     session.run(
         f"DO $persist$ BEGIN IF EXISTS (SELECT FROM pg_publication WHERE oid = {oid}) THEN "

@@ -11,7 +11,7 @@ from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import quoted
 from persist_ingest.sources.postgres.making.options import Options
-from persist_ingest.sources.postgres.session import Session, patiently
+from persist_ingest.sources.postgres.session import UpstreamConnection, patiently
 
 SLOT_SECONDS: Final = 10
 WATCH_SECONDS: Final = 5.0
@@ -22,7 +22,7 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LI
 """
 
 
-def free(session: Session, options: Options) -> None:
+def free(session: UpstreamConnection, options: Options) -> None:
     """Make sure that no slot has the name. Raises SourceFailure."""
     found = catalog.slot(session, options.slot)
     if found is None:
@@ -38,7 +38,7 @@ def free(session: Session, options: Options) -> None:
     drop(session, options.slot, found.confirmed, found.confirmed)
 
 
-def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
+def _check_unused(session: UpstreamConnection, found: catalog.Slot, name: str) -> None:
     """Nothing reads the slot. Between two reads no session holds it: but what is read is released after a while."""
     give_up = system().monotonic() + WATCH_SECONDS
     while system().monotonic() < give_up:
@@ -56,7 +56,7 @@ def _check_unused(session: Session, found: catalog.Slot, name: str) -> None:
         threading.Event().wait(0.1)
 
 
-def drop(session: Session, name: str, least: int, most: int) -> None:
+def drop(session: UpstreamConnection, name: str, least: int, most: int) -> None:
     """Drop the slot of that name if it was confirmed within this range, in one statement; another one stays."""
     sql = """
     SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
@@ -66,7 +66,7 @@ def drop(session: Session, name: str, least: int, most: int) -> None:
     patiently(lambda: session.rows(sql, params))
 
 
-def make(session: Session, exporter: Session, name: str) -> tuple[int, str]:
+def make(session: UpstreamConnection, exporter: UpstreamConnection, name: str) -> tuple[int, str]:
     """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
     # It waits for their locks: statement_timeout does not hold for replication commands.
     exporter.run(f"SET lock_timeout = '{SLOT_SECONDS}s'")
