@@ -1,7 +1,8 @@
 """Prose says which process does what: another one, the leader, a reader; returned, reported, released.
 
 Held are pages for users, comments of protos, and docstrings, comments and messages of all our modules. Code in a text
-stands between backquotes, and is no prose. A name that users import has one meaning, wherever it is imported from.
+stands between backquotes, and is no prose. A name that users import has one meaning, wherever it is imported from; the
+name of a class has one in each layer, whether it is defined there or imported.
 """
 
 import ast
@@ -9,11 +10,13 @@ import io
 import itertools
 import re
 import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from test_tidy import ROOT, SOURCE_ROOTS, handwritten, name, report
+from test_tidy import OURS, ROOT, SOURCE_ROOTS, handwritten, name, report, tree
 
 VAGUE = re.compile(
     r"\b(?:tells?|telling|told|hears?|heard|hearing|nobody|somebody|someone|anybody|everybody|whoever"
@@ -24,6 +27,9 @@ CODE = re.compile(r"``[^`]*``|`[^`]*`")
 QUOTED = "to tell apart different sources"
 """Words of the design, which tests quote."""
 PACKAGES = ("persist", "persist.catalog", "persist.sinks", "persist.sources", "persist_ingest", "pyspark_persist")
+
+LAYERS_OF = {"persist": 2, "persist.client": 3}
+"""How many parts of a module's name are its layer, where that is not its package: the import contracts divide these."""
 
 
 def vague(text: str) -> str | None:
@@ -86,3 +92,71 @@ def test_a_name_that_users_import_means_one_thing(one: str, other: str) -> None:
     here, there = pytest.importorskip(one), pytest.importorskip(other)
     both = set(here.__all__) & set(there.__all__)
     assert not {each for each in both if getattr(here, each) is not getattr(there, each)}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Our modules by the names they are imported by."""
+    found = ((path, root) for root in SOURCE_ROOTS for path in handwritten(root))
+    return {module_name(path, ROOT / root): tree(path) for path, root in found}
+
+
+def module_name(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def layer_of(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[: LAYERS_OF.get(".".join(parts[:2]), LAYERS_OF.get(parts[0], 1))])
+
+
+LAYERS = sorted({layer_of(module) for module in modules()})
+
+
+@cache
+def imported(module: str) -> dict[str, tuple[str, str]]:
+    """The names that a module imports from others of ours: the other module, and what it is called there."""
+    froms = (node for node in ast.walk(modules()[module]) if isinstance(node, ast.ImportFrom) and node.module)
+    return {each.asname or each.name: (str(node.module), each.name) for node in froms for each in node.names}
+
+
+@cache
+def defined(module: str) -> frozenset[str]:
+    """The classes of a module that others can import, and those that cannot be."""
+    body = modules()[module].body
+    # What only one Python or only type checkers see is a class of the module as well.
+    blocks = (node for node in body if isinstance(node, ast.If | ast.Try))
+    inside = (node for block in blocks for node in ast.walk(block))
+    return frozenset(node.name for node in itertools.chain(body, inside) if isinstance(node, ast.ClassDef))
+
+
+def definition(module: str, class_name: str) -> str | None:
+    """The module of ours that defines a class which this one defines or imports."""
+    if module not in modules():
+        return None
+    if class_name in defined(module):
+        return module
+    from_ = imported(module).get(class_name)
+    # A package imports a module of its own from itself: that is no class.
+    return definition(*from_) if from_ and from_ != (module, class_name) else None
+
+
+def meanings(layer: str) -> dict[str, set[str]]:
+    """The modules that define the classes of a name, of those that a layer defines or imports."""
+    found = defaultdict[str, set[str]](set)
+    for module in modules():
+        if layer_of(module) == layer:
+            for class_name in {*defined(module), *imported(module)}:
+                if where := definition(module, class_name):
+                    found[class_name].add(where)
+    return found
+
+
+def test_layers_are_those_of_the_import_contracts() -> None:
+    assert set(LAYERS) >= OURS - {"persist"} | {"persist.core", "persist.wire", "persist.client.shard"}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_class_name_means_one_thing_in_its_layer(layer: str) -> None:
+    unclear = {each: where for each, where in meanings(layer).items() if len(where) > 1}
+    report([f"{layer}: {each} is a class of {', '.join(sorted(where))}" for each, where in sorted(unclear.items())])
