@@ -20,7 +20,7 @@ from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import InvalidArgument
 from persist.wire.catalog.ddl import DdlOutcome
-from persist_catalog.leadership import Leadership, Role
+from persist_catalog.leadership import CatalogRole, Leadership
 
 
 class Executing:
@@ -60,7 +60,7 @@ class Executing:
                     hint="keep it in a location: --implementation persist",
                 )
             leadership = self._leadership
-            if leadership.role is not Role.LEADER:
+            if leadership.role is not CatalogRole.LEADER:
                 self._check_seat()
                 await leadership.lead_if_nobody_can()
             own, catalog = leadership.own, leadership.catalog()

@@ -23,7 +23,7 @@ from persist.typed import AnyKey, AnyValue
 from persist_catalog.mirror import Mirror
 
 
-class Role(StrEnum):
+class CatalogRole(StrEnum):
     """What a server is to its catalog."""
 
     FOLLOWER = "follower"
@@ -47,10 +47,10 @@ class Leadership:
         *,
         may_lead: bool,
         above: FenceToken | None = None,
-        told: Callable[[Role], None] = lambda role: None,
+        told: Callable[[CatalogRole], None] = lambda role: None,
     ) -> None:
         self.address = ""
-        self.role = Role.FOLLOWER
+        self.role = CatalogRole.FOLLOWER
         self.own: FenceToken | None = None
         self.begun = 0
         self._durable = durable
@@ -75,7 +75,11 @@ class Leadership:
             if not self._may_lead:
                 raise await self._not_writable("this server only follows", "ask the leader")
             seen = self._mirror.token
-            if self.role is Role.FENCED and seen is not None and not await self._may_lead_again(generation, seen):
+            if (
+                self.role is CatalogRole.FENCED
+                and seen is not None
+                and not await self._may_lead_again(generation, seen)
+            ):
                 raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
             self._unsure = True
             try:
@@ -86,7 +90,7 @@ class Leadership:
             self._unsure = False
             assert catalog.token is not None
             self.begun = catalog.upper
-            self._become(Role.LEADER, catalog, catalog.token)
+            self._become(CatalogRole.LEADER, catalog, catalog.token)
             with contextlib.suppress(LocationError):
                 # Only those who look for the leader would miss it.
                 await self._addresses.tell(catalog.token, self.address, catalog.claim.incarnation)
@@ -102,11 +106,11 @@ class Leadership:
     async def join(self, token: FenceToken | None) -> FenceToken:
         """The token to write with, which is ``token`` if given. Raises Fenced, NotWritable."""
         async with self._turn:
-            if self.role is Role.LEADER and self.own is not None and token in (None, self.own):
+            if self.role is CatalogRole.LEADER and self.own is not None and token in (None, self.own):
                 return self.own
             await self._mirror.sync()
             self.look()
-            if self.role is not Role.LEADER or self.own is None or (token is not None and token != self.own):
+            if self.role is not CatalogRole.LEADER or self.own is None or (token is not None and token != self.own):
                 raise await self._refusal(token)
             return self.own
 
@@ -134,7 +138,7 @@ class Leadership:
         await self._mirror.sync()
         self.look()
         seen = self._mirror.token
-        if self.role is Role.LEADER:
+        if self.role is CatalogRole.LEADER:
             return
         if seen is not None:
             told = await self._addresses.told(seen, self._mirror.raw.incarnation, fresh=True)
@@ -179,7 +183,7 @@ class Leadership:
 
     async def leader(self) -> str:
         """Where the leader listens, as far as that is known; empty if it is not."""
-        if self.role is Role.LEADER:
+        if self.role is CatalogRole.LEADER:
             return self.address
         token = self._mirror.token
         return "" if token is None else await self._addresses.of(token, self._mirror.raw.incarnation)
@@ -199,8 +203,8 @@ class Leadership:
         return NotWritable(message, hint=hint, **who)
 
     def _step_down(self) -> None:
-        if self.role is Role.LEADER:
-            self._become(Role.FOLLOWER, None, None)
+        if self.role is CatalogRole.LEADER:
+            self._become(CatalogRole.FOLLOWER, None, None)
 
     async def _may_lead_again(self, generation: int, seen: FenceToken) -> bool:
         """Whether a server that was fenced may lead: not if that would take the catalog from its equal.
@@ -216,8 +220,8 @@ class Leadership:
 
     def _end(self) -> None:
         # What this server did itself may be what fenced it, which is no reason not to lead again.
-        self._become(Role.FOLLOWER if self._unsure else Role.FENCED, None, self.own)
+        self._become(CatalogRole.FOLLOWER if self._unsure else CatalogRole.FENCED, None, self.own)
 
-    def _become(self, role: Role, catalog: LedCatalog | None, own: FenceToken | None) -> None:
+    def _become(self, role: CatalogRole, catalog: LedCatalog | None, own: FenceToken | None) -> None:
         self.role, self._catalog, self.own = role, catalog, own
         self._told(role)

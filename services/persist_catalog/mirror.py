@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from persist.client.catalog.port import Grouping, RowLog, Updates
+from persist.client.catalog.port import CatalogUpdates, Grouping, RowLog
 from persist.client.catalog.raw import RawCatalog
 from persist.client.catalog.same_history import check_same
 from persist.core.catalog.objects import FenceToken
@@ -49,7 +49,7 @@ class Mirror:
         self,
         log: RowLog,
         codec: RowCodec,
-        read: Updates,
+        read: CatalogUpdates,
         *,
         runtime: Runtime,
         tail: int = TAIL_UPDATES,
@@ -175,23 +175,23 @@ class Mirror:
             found.appendleft(times)
         return list(found)
 
-    async def changes(self, lower: int) -> Updates:
+    async def changes(self, lower: int) -> CatalogUpdates:
         """As ``since``, from the log itself where they are not remembered. Raises NotReadable, InvalidArgument."""
         known = self.since(lower)
         if known is not None:
-            return Updates(known, self.upper)
+            return CatalogUpdates(known, self.upper)
         if lower == 0:
             raise NotReadable("a feed begins at a returned upper", hint="read the rows first", since=self._lower)
         async with self._reading:
             return await self._log.updates(lower)
 
-    async def dump(self, kinds: Iterable[str] | None, *, consolidated: bool) -> Updates:
+    async def dump(self, kinds: Iterable[str] | None, *, consolidated: bool) -> CatalogUpdates:
         """Rows as they are durable, of all kinds or these."""
         if consolidated:
             return await self._log.snapshot(kinds)
         wanted = None if kinds is None else frozenset(kinds)
         read = await self._log.updates(0)
-        return Updates([each for each in read.updates if wanted is None or each.row.kind in wanted], read.upper)
+        return CatalogUpdates([each for each in read.updates if wanted is None or each.row.kind in wanted], read.upper)
 
     @property
     def appending(self) -> asyncio.Lock:
@@ -246,7 +246,7 @@ class Mirror:
             with contextlib.suppress(LocationError):
                 await self._log.forget(self.upper - 1)
 
-    def _begin(self, read: Updates) -> None:
+    def _begin(self, read: CatalogUpdates) -> None:
         self.raw = RawCatalog(self._codec, read)
         self._lower = read.upper
         self._tail: deque[list[RowUpdate]] = deque()

@@ -35,10 +35,10 @@ from persist.wire.catalog.ddl import DdlOutcome
 from persist.wire.catalog.rows import CODEC
 from persist_catalog.describing import Describing
 from persist_catalog.executing import Executing
-from persist_catalog.leadership import Leadership, Role
+from persist_catalog.leadership import CatalogRole, Leadership
 from persist_catalog.mirror import Mirror, TappedLog
 from persist_catalog.servicer import CatalogServicer, Serving
-from persist_catalog.sessions import LEASE_SECONDS, Sessions
+from persist_catalog.sessions import LEASE_SECONDS, ServedSessions
 from persist_catalog.stages import Stages
 from persist_catalog.writes import Writes
 from persist_host import Telemetry
@@ -123,7 +123,7 @@ class CatalogService:
         """Say where it listens, and where the health of leading is reported."""
         self._address = self._duty.advertise or address
         self._tells = tells
-        self._become(Role.FOLLOWER)
+        self._become(CatalogRole.FOLLOWER)
 
     async def serving(self) -> Serving:
         """What it serves, opened when it is first asked for. Raises what opening raises."""
@@ -178,7 +178,7 @@ class CatalogService:
             durable, mirror, addresses, may_lead=not duty.follow, above=self._former, told=self._become
         )
         leadership.address = self._address
-        sessions = Sessions(runtime=self._runtime, lease=duty.lease)
+        sessions = ServedSessions(runtime=self._runtime, lease=duty.lease)
         writes = Writes(leadership, mirror, sessions, codec)
         stages = Stages(runtime=self._runtime, tasks=self._tasks)
         if duty.generation is not None:
@@ -239,7 +239,7 @@ class CatalogService:
         await self._tell(NAME, serving=False)
         async with self._opening:
             serving, self._serving = self._serving, None
-        self._become(Role.FOLLOWER)
+        self._become(CatalogRole.FOLLOWER)
         if serving is not None:
             await self._let_go(serving)
         pause = AGAIN_SECONDS
@@ -307,9 +307,9 @@ class CatalogService:
             # A newer deployment leads, and this process is of use as a follower.
             _log.error("not leading: %s", error)
 
-    def _become(self, role: Role) -> None:
-        self._telemetry.gauge("persist_catalog_leads", (), float(role is Role.LEADER))
-        self._leads = role is Role.LEADER
+    def _become(self, role: CatalogRole) -> None:
+        self._telemetry.gauge("persist_catalog_leads", (), float(role is CatalogRole.LEADER))
+        self._leads = role is CatalogRole.LEADER
         if self._leads and self._owns and self._client is not None and self._client.location.home not in ("", MEMORY):
             self._tasks.spawn(self._sit(), "taking the seat of a directory")
         if self._leads and self._access is not None:
@@ -317,10 +317,10 @@ class CatalogService:
         elif not self._leads and self._seat is not None:
             self._seat.leave()
             self._seat = None
-        if role is Role.FENCED:
+        if role is CatalogRole.FENCED:
             _log.warning("fenced: another process leads the catalog of %s; following", self._duty.environment)
         if self._tells is not None:
-            self._tasks.spawn(_tell(self._tells, serving=role is Role.LEADER), "reporting health")
+            self._tasks.spawn(_tell(self._tells, serving=role is CatalogRole.LEADER), "reporting health")
 
 
 async def _tell(tells: Tells, *, serving: bool) -> None:

@@ -49,9 +49,9 @@ from persist.wire.catalog.rpc_footprint import footprint_in, key_in
 from persist.wire.catalog.rpc_stage import stage_in, whole
 from persist_catalog.describing import Describing
 from persist_catalog.executing import Executing
-from persist_catalog.leadership import Leadership, Role
+from persist_catalog.leadership import CatalogRole, Leadership
 from persist_catalog.mirror import Mirror
-from persist_catalog.sessions import Sessions
+from persist_catalog.sessions import ServedSessions
 from persist_catalog.stages import Stages
 from persist_catalog.writes import ReadyCommit, WantedCommit, Writes
 from persist_host import Telemetry
@@ -67,9 +67,9 @@ IDS_MAX: Final = 1_000_000
 """Ids in one request."""
 
 _ROLES: Final = {
-    Role.FOLLOWER: pb.CATALOG_ROLE_FOLLOWER,
-    Role.LEADER: pb.CATALOG_ROLE_LEADER,
-    Role.FENCED: pb.CATALOG_ROLE_FENCED,
+    CatalogRole.FOLLOWER: pb.CATALOG_ROLE_FOLLOWER,
+    CatalogRole.LEADER: pb.CATALOG_ROLE_LEADER,
+    CatalogRole.FENCED: pb.CATALOG_ROLE_FENCED,
 }
 
 
@@ -81,7 +81,7 @@ class Serving:
     durable: OpenableCatalog
     mirror: Mirror
     leadership: Leadership
-    sessions: Sessions
+    sessions: ServedSessions
     writes: Writes
     stages: Stages
     executing: Executing
@@ -224,7 +224,7 @@ class CatalogServicer(CatalogServiceServicer):
         """Keep a piece of a transaction."""
         it = await self._admitted(context)
         session = session_of(request)
-        if it.leadership.own != session.token or it.leadership.role is not Role.LEADER:
+        if it.leadership.own != session.token or it.leadership.role is not CatalogRole.LEADER:
             await it.leadership.join(session.token)
         it.sessions.get(session.session_id)
         following = it.stages.add(session.session_id, request)
@@ -329,7 +329,7 @@ class CatalogServicer(CatalogServiceServicer):
 
     def _used(self, it: Serving, session: WriteSession) -> WriteSession:
         """The session, which is used now. One that is not there is refused unless its token is what is wrong."""
-        if it.leadership.own == session.token and it.leadership.role is Role.LEADER:
+        if it.leadership.own == session.token and it.leadership.role is CatalogRole.LEADER:
             it.sessions.get(session.session_id)
         return session
 

@@ -81,7 +81,7 @@ class OpenSession:
         return not self.running and not self.unsure and (not self.names or self.used < until)
 
 
-class Sessions:
+class ServedSessions:
     """All sessions of a server. They end when they are closed, or were not used for ``lease`` seconds.
 
     Where there are too many, the one that was idle for longest makes room for another one. What is remembered for them

@@ -10,7 +10,7 @@ from persist.client.shard.location import Location
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_catalog.service import CatalogDuty, CatalogService
-from persist_host import Address, Built, Host, ServiceSpec, Store, Telemetry
+from persist_host import Address, Built, DurableStore, Host, ServiceSpec, Telemetry
 from persist_host.shard_access import ShardAccess
 
 
@@ -21,7 +21,7 @@ def catalog_spec(reach: ShardAccess | None, duty: CatalogDuty) -> ServiceSpec:
     """
 
     async def build(settings: Settings, runtime: Runtime, telemetry: Telemetry) -> Built:
-        stores: Sequence[Store] = ()
+        stores: Sequence[DurableStore] = ()
         if duty.implementation is Implementation.STASH or reach is None:
             chosen(Implementation.STASH, duty.stash)
             service = CatalogService(None, duty, settings=settings, runtime=runtime, telemetry=telemetry)

@@ -34,7 +34,7 @@ from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
-from persist_catalog.sessions import OpenSession, Sessions
+from persist_catalog.sessions import OpenSession, ServedSessions
 
 GROUP_MAX: Final = 64
 """Commits in one append."""
@@ -108,7 +108,7 @@ class Waiting:
 class Writes:
     """Commits of sessions, in the order they come in, as many by one append as wait for it."""
 
-    def __init__(self, leadership: Leadership, mirror: Mirror, sessions: Sessions, codec: RowCodec) -> None:
+    def __init__(self, leadership: Leadership, mirror: Mirror, sessions: ServedSessions, codec: RowCodec) -> None:
         self._leadership = leadership
         self._mirror = mirror
         self._sessions = sessions

@@ -4,9 +4,9 @@ from persist import extras
 
 with extras.extra("server"):
     from persist_host.address import Address
-    from persist_host.durability import Durability, Store
+    from persist_host.durability import Durability, DurableStore
     from persist_host.guard.door import Frames
-    from persist_host.guard.interceptor import Guard
+    from persist_host.guard.interceptor import CallGuard
     from persist_host.guard.strangers import Strangers
     from persist_host.host import Host, Service
     from persist_host.process import EXIT_FAILED, EXIT_REFUSED, run_service
@@ -19,14 +19,14 @@ __all__ = [
     "EXIT_REFUSED",
     "Address",
     "Built",
+    "CallGuard",
     "Durability",
+    "DurableStore",
     "Frames",
-    "Guard",
     "Host",
     "Service",
     "ServiceSpec",
     "ShardAccess",
-    "Store",
     "Strangers",
     "Telemetry",
     "run_service",

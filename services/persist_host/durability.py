@@ -18,7 +18,7 @@ REPEAT_SECONDS: Final = 60.0
 _log = logging.getLogger("persist.host")
 
 
-class Store(Protocol):
+class DurableStore(Protocol):
     """A Blob or a Consensus, as far as its safety goes."""
 
     async def findings(self) -> Sequence[Finding]:
@@ -26,7 +26,7 @@ class Store(Protocol):
         ...
 
 
-def kind_of(store: Store) -> str:
+def kind_of(store: DurableStore) -> str:
     """``consensus`` or ``blob``."""
     return "consensus" if hasattr(store, "compare_and_set") else "blob"
 
@@ -34,7 +34,9 @@ def kind_of(store: Store) -> str:
 class Durability:
     """What is known about the safety of a process's stores. ``durable``: nothing unsafe was accepted."""
 
-    def __init__(self, stores: Sequence[Store], *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
+    def __init__(
+        self, stores: Sequence[DurableStore], *, settings: Settings, runtime: Runtime, telemetry: Telemetry
+    ) -> None:
         self._stores = stores
         self._settings = settings
         self._runtime = runtime

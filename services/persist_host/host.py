@@ -18,12 +18,12 @@ from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_host.address import Address, Socket
-from persist_host.durability import Durability, Store
-from persist_host.guard.interceptor import Guard
+from persist_host.durability import Durability, DurableStore
+from persist_host.guard.interceptor import CallGuard
 from persist_host.guard.scan import check_bounds
 from persist_host.http_endpoint import SidePort
 from persist_host.options import server_options
-from persist_host.pulse import Pulse
+from persist_host.pulse import StorePulse
 from persist_host.telemetry import Telemetry
 
 DURABLE: Final = "persist.durable"
@@ -73,7 +73,7 @@ class Host:
         runtime: Runtime,
         telemetry: Telemetry,
         durability: Durability | None = None,
-        pulse: Pulse | None = None,
+        pulse: StorePulse | None = None,
         with_reflection: bool = True,
     ) -> None:
         for service in services:
@@ -84,7 +84,7 @@ class Host:
         self._durability = durability
         self._pulse = pulse
         undated = frozenset().union(*(service.undated for service in services))
-        guard = Guard(settings=settings, runtime=runtime, telemetry=telemetry, undated=undated)
+        guard = CallGuard(settings=settings, runtime=runtime, telemetry=telemetry, undated=undated)
         # The guard bounds calls: gRPC's own bound (maximum_concurrent_rpcs) counts streams and health among them.
         self._server = grpc.aio.server(interceptors=[guard], options=server_options(settings))
         self._health = health.aio.HealthServicer()
@@ -99,7 +99,7 @@ class Host:
     async def open(
         cls,
         services: Sequence[Service],
-        stores: Sequence[Store],
+        stores: Sequence[DurableStore],
         listen: str,
         *,
         settings: Settings,
@@ -121,7 +121,7 @@ class Host:
                 runtime=runtime,
                 telemetry=telemetry,
                 durability=durability,
-                pulse=Pulse(stores, settings=settings, runtime=runtime, telemetry=telemetry),
+                pulse=StorePulse(stores, settings=settings, runtime=runtime, telemetry=telemetry),
                 with_reflection=with_reflection,
             )
             address = await host.start(Address.parse(listen))

@@ -12,7 +12,7 @@ from typing import Any, Final
 from persist.core.ids import ShardId, rollup_key
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist_host.durability import Store, kind_of
+from persist_host.durability import DurableStore, kind_of
 from persist_host.telemetry import Telemetry
 
 TIMEOUT_SECONDS: Final = 3.0
@@ -23,10 +23,12 @@ _NOTHING: Final = rollup_key(_NO_SHARD, 0, bytes(16))
 _log = logging.getLogger("persist.host")
 
 
-class Pulse:
+class StorePulse:
     """Asks every store once in ``settings.store_pulse_ms``."""
 
-    def __init__(self, stores: Sequence[Store], *, settings: Settings, runtime: Runtime, telemetry: Telemetry) -> None:
+    def __init__(
+        self, stores: Sequence[DurableStore], *, settings: Settings, runtime: Runtime, telemetry: Telemetry
+    ) -> None:
         self._stores = stores
         self._pause = settings.store_pulse_ms / 1000
         self._runtime = runtime

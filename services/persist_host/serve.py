@@ -11,7 +11,7 @@ from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist_host import logs
 from persist_host.address import Address
-from persist_host.durability import Store
+from persist_host.durability import DurableStore
 from persist_host.host import Host, Service
 from persist_host.process import run_service
 from persist_host.telemetry import Telemetry
@@ -26,7 +26,7 @@ class Built:
     """
 
     services: Sequence[Service]
-    stores: Sequence[Store]
+    stores: Sequence[DurableStore]
     begin: Callable[[Host, Address], Awaitable[None]] | None = None
 
 

@@ -14,7 +14,7 @@ from persist.retry.counts import UNCOUNTED, Counts
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.open import home_of, open_blob, open_consensus
-from persist_host.durability import Store
+from persist_host.durability import DurableStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class ShardAccess:
 
     async def location(
         self, settings: Settings, runtime: Runtime, *, counts: Counts = UNCOUNTED
-    ) -> tuple[Location, Sequence[Store]]:
+    ) -> tuple[Location, Sequence[DurableStore]]:
         """The location, and the stores to check.
 
         Raises InvalidArgument (not just one way), InvalidUri, LocationError (no endpoint said where the parts are),

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from persist.client.catalog.port import Updates
+from persist.client.catalog.port import CatalogUpdates
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import InvalidBounds, NotReadable
 
@@ -38,16 +38,16 @@ class MemoryLog:
         await asyncio.sleep(0)
         return self.rows.upper
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         await asyncio.sleep(0)
         wanted = None if kinds is None else set(kinds)
         sums: defaultdict[Row, int] = defaultdict(int)
         for row, _, diff in self.rows.updates:
             sums[row] += diff if wanted is None or row.kind in wanted else 0
         as_of = max(self.rows.upper - 1, 0)
-        return Updates([RowUpdate(row, as_of, diff) for row, diff in sums.items() if diff], self.rows.upper)
+        return CatalogUpdates([RowUpdate(row, as_of, diff) for row, diff in sums.items() if diff], self.rows.upper)
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         await asyncio.sleep(0)
         since = self.rows.since
         if 0 < lower <= since:
@@ -56,7 +56,7 @@ class MemoryLog:
         for row, ts, diff in self.rows.updates:
             sums[row, max(ts, since)] += diff
         found = [RowUpdate(row, ts, diff) for (row, ts), diff in sums.items() if diff and ts >= lower]
-        return Updates(found, self.rows.upper)
+        return CatalogUpdates(found, self.rows.upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         return await self.append_all([(ts, changes)], expected_upper=expected_upper)

@@ -307,8 +307,8 @@ def rollups_removed_first() -> Any:
 def sweep_by_age_only() -> Any:
     def part(self: Any, writer_id: Any, fence_ms: int) -> Any:
         if writer_id.born_ms is not None and writer_id.born_ms < fence_ms:
-            return survey.Verdict.LEAKED, "it is old"
-        return survey.Verdict.UNLINKED, "it is young"
+            return survey.BlobVerdict.LEAKED, "it is old"
+        return survey.BlobVerdict.UNLINKED, "it is young"
 
     return swapped(survey.LiveKeys, _part=part)
 

@@ -31,7 +31,7 @@ from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.intake import Intake
 from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
-from persist.machine.upkeep.finalizer import Finalizer
+from persist.machine.upkeep.finalizer import ShardFinalizer
 from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
 from persist.retry.attempts import Attempts
@@ -77,7 +77,7 @@ class _Shard:
         self.maintenance = Maintenance(
             self.applier, versions, tasks, hints, settings=settings, runtime=runtime, counts=counts
         )
-        self.finalizer = Finalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
+        self.finalizer = ShardFinalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
         self.in_use = 0
 
     @property

@@ -24,7 +24,7 @@ CHUNK_BYTES: Final = 64 << 10
 """Bytes of batches in one message; a single part may exceed it."""
 
 
-class Standing(TypedDict):
+class InfoFields(TypedDict):
     """The fields of a shard's info, ready to be passed by name."""
 
     shard: ShardId
@@ -63,11 +63,11 @@ def info_message(
     return info
 
 
-def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()) -> Standing:
+def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()) -> InfoFields:
     """What an info message says. Raises VersionMismatch: its batches may hold fields that this release would drop."""
     if info.format > STATE_FORMAT:
         raise other_release(found=info.format, known=STATE_FORMAT, shard=info.shard_id)
-    return Standing(
+    return InfoFields(
         shard=ShardId.parse(info.shard_id),
         seqno=info.seqno,
         since=wire_batch.antichain_from_proto(info.since),

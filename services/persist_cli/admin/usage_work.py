@@ -9,7 +9,7 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import Determinate, InvalidArgument
-from persist.machine.garbage.inventory import Verdict
+from persist.machine.garbage.inventory import BlobVerdict
 from persist.machine.upkeep.usage import CountedRequests, Prices, Usage, usage_of
 from persist.runtime import Runtime
 from persist.typed import Record
@@ -20,7 +20,7 @@ from persist_cli.terminal import note, priced, print_json, print_rows, print_tab
 
 REQUESTS: Final = "persist_store_requests_total"
 _LINE: Final = re.compile(rf'^{REQUESTS}{{kind="([A-Za-z0-9]+)"}} ([0-9.e+]+)$', re.MULTILINE)
-_VERDICTS: Final = tuple(Verdict)
+_VERDICTS: Final = tuple(BlobVerdict)
 
 
 async def usage(

@@ -29,7 +29,7 @@ SHARE_MIN: Final = 64
 """Calls or streams that one connection may have in any case, where there are so many."""
 
 
-class Memory:
+class ByteBudget:
     """A budget of bytes over all that is being served. ``what``: requests or answers."""
 
     def __init__(self, limit: int, telemetry: Telemetry, what: str = "requests", gauge: str = "") -> None:
@@ -115,9 +115,9 @@ class Answers:
 
     def __init__(self, limit: int, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._all = Memory(limit, telemetry, "answers", "persist_answer_memory_bytes")
+        self._all = ByteBudget(limit, telemetry, "answers", "persist_answer_memory_bytes")
         self._share = max(1, limit // SHARE)
-        self._shares: dict[str, Memory] = {}
+        self._shares: dict[str, ByteBudget] = {}
         self._limit = limit
         self._wanted = 0
 
@@ -132,7 +132,7 @@ class Answers:
         """
         share = self._shares.get(connection)
         if share is None:
-            share = self._shares[connection] = Memory(self._share, self._telemetry, "answers")
+            share = self._shares[connection] = ByteBudget(self._share, self._telemetry, "answers")
         self._wanted += cost
         try:
             if self._wanted > self._limit:
@@ -155,7 +155,7 @@ class Answers:
         share.give(cost)
         self._forget(connection, share)
 
-    def _forget(self, connection: str, share: Memory) -> None:
+    def _forget(self, connection: str, share: ByteBudget) -> None:
         if share.idle:
             self._shares.pop(connection, None)
 
@@ -171,7 +171,7 @@ class Admission:
         self._calls_of: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._streams_of: Counter[tuple[str, str]] = Counter()
-        self.memory = Memory(settings.request_memory_bytes, telemetry, gauge="persist_request_memory_bytes")
+        self.memory = ByteBudget(settings.request_memory_bytes, telemetry, gauge="persist_request_memory_bytes")
         self.answers = Answers(settings.answer_memory_bytes, telemetry)
         # One large request at a time is looked at: each that is shares the interpreter with the event loop, and with
         # many of them small requests would wait for all.

@@ -34,7 +34,7 @@ FOREVER_SECONDS: Final = 10 * 365 * 86_400.0
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class CallGuard(grpc.aio.ServerInterceptor):
     """Admits calls to our services and translates what they raise. Others (health, reflection) pass untouched."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Guard(grpc.aio.ServerInterceptor):
 class _Call:
     """Guards the calls of one method."""
 
-    def __init__(self, name: str, door: Door, guard: Guard) -> None:
+    def __init__(self, name: str, door: Door, guard: CallGuard) -> None:
         self._name = name
         self._door = door
         self._runtime = guard._runtime

@@ -18,7 +18,7 @@ from unit.core.catalog.samples import cluster, database, token, user
 
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.log.stash_log import open_stash_log
-from persist.client.catalog.port import ReadWriteCatalog, RowLog, Updates
+from persist.client.catalog.port import CatalogUpdates, ReadWriteCatalog, RowLog
 from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.client.catalog.shadow.comparison import ShadowDiffers
 from persist.client.catalog.shadow.transaction import ShadowTransaction
@@ -315,9 +315,9 @@ class Faulty(MemoryLog):
         self.rows.upper += 3 if fault == "runs ahead" else 0
         return seen
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         found = await super().updates(lower)
-        return Updates([], found.upper) if self.fault == "hides news" else found
+        return CatalogUpdates([], found.upper) if self.fault == "hides news" else found
 
 
 def planted(side: str) -> tuple[Faulty, ShadowCatalog]:

@@ -17,7 +17,7 @@ from persist.core.ids import ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
 from persist.errors import InvalidArgument, LeaseExpired, ShardNotFound
 from persist.machine.compaction.compactor import Compactor
-from persist.machine.garbage.inventory import LiveKeys, Verdict
+from persist.machine.garbage.inventory import BlobVerdict, LiveKeys
 from persist.machine.upkeep.usage import Prices, usage_of
 from persist.retry.deadline import Deadline
 from persist.runtime import system
@@ -69,19 +69,21 @@ async def test_sweep_deletes_what_leaked_and_only_that(place: tuple[str, str]) -
         dry = await tools.sweeper.sweep(shard, safe_age_ms=0)
         assert (dry.leaked, dry.leaked_bytes, dry.ageless, dry.deleted) == (2, 10, 1, False)
         assert {part, rollup, ageless, young} <= await tools.keys(shard)
-        told: dict[str, Verdict] = {}
+        told: dict[str, BlobVerdict] = {}
         swept = await tools.sweeper.sweep(
             shard, safe_age_ms=0, commit=True, report=lambda found: told.update({found.key: found.verdict})
         )
         assert replace(dry, deleted=True) == swept
-        assert told == dict.fromkeys((part, rollup), Verdict.LEAKED) | dict.fromkeys((ageless, young), Verdict.UNLINKED)
+        assert told == dict.fromkeys((part, rollup), BlobVerdict.LEAKED) | dict.fromkeys(
+            (ageless, young), BlobVerdict.UNLINKED
+        )
         assert {ageless, young} <= await tools.keys(shard)
         assert not {part, rollup} & await tools.keys(shard)
         assert (await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)).leaked == 0
         await writer.append(table(20), 21)
         assert await contents(client, shard, 20) == 21 * 20
         found = tools.survey.found(await names(tools, shard), fence_ms=system().now_ms())
-        strangers = {each.key async for each in found if each.verdict not in (Verdict.CURRENT, Verdict.HELD)}
+        strangers = {each.key async for each in found if each.verdict not in (BlobVerdict.CURRENT, BlobVerdict.HELD)}
         assert strangers == {ageless, young}
         assert await tools.fsck.check(shard, deep=True) == []
 
@@ -250,8 +252,8 @@ async def test_blobs_held_for_a_reader_are_not_leaked(memory: tuple[str, str]) -
             compactor = Compactor(other.shards, other.shards)
             assert await compactor.compact(shard, compactor.new_owner(), whole=True) is not None
         usage = await usage_of(tools.survey, shard, fence_ms=system().now_ms(), deadline=Deadline(system(), 5))
-        assert usage.blobs[Verdict.HELD] >= 10
-        assert usage.blobs[Verdict.LEAKED] == 0
+        assert usage.blobs[BlobVerdict.HELD] >= 10
+        assert usage.blobs[BlobVerdict.LEAKED] == 0
         assert usage.total == sum([size async for _, size in tools.survey.blobs(shard)])
         await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
         assert before <= await tools.keys(shard)

@@ -24,9 +24,9 @@ from persist.runtime import system
 from persist.wire.catalog.rows import CODEC
 from persist.wire.catalog.rpc import WriteSession
 from persist.wire.catalog.rpc_footprint import ToldFootprint, fingerprint
-from persist_catalog.leadership import Leadership, Role
+from persist_catalog.leadership import CatalogRole, Leadership
 from persist_catalog.mirror import UPDATE_BYTES, Mirror, TappedLog
-from persist_catalog.sessions import Sessions
+from persist_catalog.sessions import ServedSessions
 from persist_catalog.writes import ReadyCommit, Writes
 
 REQUEST = b"r" * 16
@@ -76,7 +76,7 @@ class Server:
     log: LossyLog
     mirror: Mirror
     leadership: Leadership
-    sessions: Sessions
+    sessions: ServedSessions
     writes: Writes
 
     async def session(self) -> WriteSession:
@@ -100,7 +100,7 @@ async def leading(tail: int = 1000) -> AsyncIterator[Server]:
             durable, mirror, Addresses(KeptInShard(client, "e"), client.location.runtime), may_lead=True
         )
         await leadership.lead(1)
-        sessions = Sessions(runtime=system())
+        sessions = ServedSessions(runtime=system())
         yield Server(rows, log, mirror, leadership, sessions, Writes(leadership, mirror, sessions, CODEC))
 
 
@@ -194,7 +194,7 @@ async def test_who_is_fenced_after_a_commit_in_doubt_is_told_whether_it_happened
         other = await server.leadership._durable.open(1)
         await server.mirror.sync()
         server.leadership.look()
-        assert server.leadership.role is Role.FENCED
+        assert server.leadership.role is CatalogRole.FENCED
         for _ in range(2):
             if how == "lost":
                 assert await server.writes.commit(session, REQUEST, wanted) == base
@@ -329,7 +329,7 @@ async def test_leader_that_fenced_itself_half_way_may_lead_again():
             await server.leadership.lead(1)
         with pytest.raises(FencedByEpoch):
             await server.put(session, REQUEST, setting("a", "1"), server.mirror.upper)
-        assert server.leadership.role is Role.FOLLOWER
+        assert server.leadership.role is CatalogRole.FOLLOWER
         assert (await server.leadership.lead(1)).epoch == 4
         base = server.mirror.upper
         assert await server.put(await server.session(), REQUEST, setting("a", "1"), base) == base

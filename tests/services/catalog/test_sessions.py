@@ -12,7 +12,7 @@ from persist.core.catalog.objects import FenceToken
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, Overloaded
 from persist.runtime import system
 from persist_catalog import sessions as limits
-from persist_catalog.sessions import OpenSession, Sessions
+from persist_catalog.sessions import OpenSession, ServedSessions
 
 TOKEN = FenceToken(1, 2)
 
@@ -38,7 +38,7 @@ def number(at: int) -> bytes:
     return at.to_bytes(16, "big")
 
 
-async def refused(sessions: Sessions, session: OpenSession, request_id: bytes, keys: str = "a") -> OutOfSync:
+async def refused(sessions: ServedSessions, session: OpenSession, request_id: bytes, keys: str = "a") -> OutOfSync:
     async def work() -> None:
         raise OutOfSync("the catalog was changed meanwhile", hint="run it again", keys=keys)
 
@@ -48,7 +48,7 @@ async def refused(sessions: Sessions, session: OpenSession, request_id: bytes, k
 
 
 async def test_refused_request_is_let_go_and_its_refusal_is_told_again():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     session = sessions.open(TOKEN)
     held: list[weakref.ref[Request]] = []
     calls = 0
@@ -75,7 +75,7 @@ async def test_refused_request_is_let_go_and_its_refusal_is_told_again():
 
 
 async def test_refusals_are_bounded_by_their_bytes_over_all_sessions():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     opened = [sessions.open(TOKEN) for _ in range(40)]
     for session in opened:
         for at in range(limits.OUTCOMES_MAX):
@@ -88,7 +88,7 @@ async def test_refusals_are_bounded_by_their_bytes_over_all_sessions():
 
 
 async def test_refusal_with_a_long_text_is_not_remembered():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     session = sessions.open(TOKEN)
     for _ in range(2):
         assert len((await refused(sessions, session, number(1), "k" * (1 << 20))).details["keys"]) == 1 << 20
@@ -96,7 +96,7 @@ async def test_refusal_with_a_long_text_is_not_remembered():
 
 
 async def test_what_is_worked_on_is_not_forgotten_and_bounded_when_nobody_waits_for_it():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     session = sessions.open(TOKEN)
     gate, begun = asyncio.Event(), 0
 
@@ -127,7 +127,7 @@ async def test_what_is_worked_on_is_not_forgotten_and_bounded_when_nobody_waits_
 
 
 async def test_session_with_too_many_unknown_outcomes_asks_for_no_more():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     session = sessions.open(TOKEN)
 
     async def lost() -> None:
@@ -144,7 +144,7 @@ async def test_session_with_too_many_unknown_outcomes_asks_for_no_more():
 
 
 async def test_another_request_under_the_same_id_is_refused_while_the_first_is_remembered():
-    sessions = Sessions(runtime=system())
+    sessions = ServedSessions(runtime=system())
     session = sessions.open(TOKEN)
     await refused(sessions, session, number(1))
 
@@ -157,7 +157,7 @@ async def test_another_request_under_the_same_id_is_refused_while_the_first_is_r
 async def test_newcomer_gets_the_place_of_whoever_was_idle_for_longest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "SESSIONS_MAX", 4)
     clock = Clock()
-    sessions = Sessions(runtime=clock)
+    sessions = ServedSessions(runtime=clock)
     working, unsure, committed, used = [sessions.open(TOKEN) for _ in range(4)]
     gate = asyncio.Event()
     waiting = asyncio.ensure_future(sessions.once(working, number(1), b"n", gate.wait))

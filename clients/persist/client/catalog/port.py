@@ -49,7 +49,7 @@ def check_freshness(freshness: str) -> Freshness:
         ) from None
 
 
-class Updates(NamedTuple):
+class CatalogUpdates(NamedTuple):
     """All updates of a range of times, and the upper they lead to: every later one is at this time or after it."""
 
     updates: list[RowUpdate]
@@ -72,11 +72,11 @@ class RowLog(Protocol):
         """The newest upper; 0 before the first append. As fresh as the place itself: never from memory alone."""
         ...
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         """All updates so far, consolidated as of ``upper - 1``. ``kinds``: tags to read, others may be left out."""
         ...
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         """All updates from ``lower`` (an upper that was returned before) to the newest upper. Costs what they cost.
 
         From 0: everything, what was forgotten as of a later time. Raises NotReadable when others made the log forget
@@ -143,7 +143,7 @@ class Repair:
     damages: tuple[RowDamage, ...]
     changes: tuple[tuple[Row, int], ...]
     token: FenceToken | None
-    mended: Updates
+    mended: CatalogUpdates
     left: str = ""
 
 

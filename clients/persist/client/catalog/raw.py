@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from persist.client.catalog.port import Updates
+from persist.client.catalog.port import CatalogUpdates
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.kinds import CONFIG, FENCE_TOKEN, SETTING, Kind
 from persist.core.catalog.leadership.fencing import KEY, FenceClaim, incarnation_in, incarnation_row
@@ -35,16 +35,16 @@ FROZEN_TAGS: Final = frozenset({CONFIG.tag, SETTING.tag, FENCE_TOKEN.tag})
 class RawCatalog:
     """The rows of all kinds as of ``upper``, append-only ones only counted, and the few objects any release reads."""
 
-    def __init__(self, codec: RowCodec, read: Updates) -> None:
+    def __init__(self, codec: RowCodec, read: CatalogUpdates) -> None:
         self._codec = codec
         self.replace(read)
 
     @classmethod
-    def mended(cls, codec: RowCodec, read: Updates) -> "RawCatalog":
+    def mended(cls, codec: RowCodec, read: CatalogUpdates) -> "RawCatalog":
         """The rows as they would be if they were whole, which they need not be: to look at and to repair."""
-        return cls(codec, Updates(Tally(codec, read.updates).whole(max(read.upper - 1, 0)), read.upper))
+        return cls(codec, CatalogUpdates(Tally(codec, read.updates).whole(max(read.upper - 1, 0)), read.upper))
 
-    def replace(self, read: Updates) -> None:
+    def replace(self, read: CatalogUpdates) -> None:
         """Begin anew with what was read. Raises CorruptData."""
         self.upper = read.upper
         self.counts: Counter[str] = Counter()
@@ -102,7 +102,7 @@ class RawCatalog:
         apply_changes(self.rows, changes)
         self.upper = upper
 
-    def follow(self, read: Updates, claim: FenceClaim) -> list[Fenced]:
+    def follow(self, read: CatalogUpdates, claim: FenceClaim) -> list[Fenced]:
         """Go on to what was read. All refusals by tokens that came, in order: tokens that go again count, too."""
         refusals: list[Fenced] = []
         for _, changes in by_time(read.updates):

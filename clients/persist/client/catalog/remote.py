@@ -15,7 +15,7 @@ from persist.client.catalog.build_objects import load
 from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.log.remote_log import RemoteLog, SeenUpper
 from persist.client.catalog.opened import OpenedCatalog
-from persist.client.catalog.port import Dump, Freshness, Repair, Updates, check_freshness
+from persist.client.catalog.port import CatalogUpdates, Dump, Freshness, Repair, check_freshness
 from persist.client.catalog.preparing import prepare
 from persist.client.remote.catalog import CatalogCalls
 from persist.client.remote.channel import is_unimplemented
@@ -172,7 +172,7 @@ class RemoteCatalog(Closes):
         """See OpenableCatalog."""
         return await (await self._opening()).dump(consolidated=consolidated, kinds=kinds)
 
-    async def changes(self, lower: int, *, timeout: float | None = None) -> AsyncGenerator[Updates, None]:
+    async def changes(self, lower: int, *, timeout: float | None = None) -> AsyncGenerator[CatalogUpdates, None]:
         """All updates from ``lower`` (an upper returned before) on, and how far they go, until ``timeout`` or closed.
 
         None is missing or returned twice, whichever servers answer. Raises NotReadable when they are forgotten: open a
@@ -181,7 +181,7 @@ class RemoteCatalog(Closes):
         await self.status()
         upper = lower
 
-        def opened(seconds: float) -> AsyncGenerator[Updates, None]:
+        def opened(seconds: float) -> AsyncGenerator[CatalogUpdates, None]:
             return self._told(pb.WatchChangesRequest(lower=upper, follow=True), seconds)
 
         async with aclosing(self._calls.watching(opened, timeout=timeout)) as feed:
@@ -221,7 +221,7 @@ class RemoteCatalog(Closes):
     def __repr__(self) -> str:
         return f"<Catalog {self._environment or 'of any environment'} at its servers>"
 
-    async def _told(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[Updates, None]:
+    async def _told(self, request: pb.WatchChangesRequest, seconds: float) -> AsyncGenerator[CatalogUpdates, None]:
         """What one feed returns, put together from its pieces."""
         pieces = list[Any]()
         async with aclosing(self._calls.watch(request, seconds)) as messages:
@@ -229,7 +229,9 @@ class RemoteCatalog(Closes):
                 pieces.append(message)
                 if message.last:
                     with answers():
-                        told = Updates([each for piece in pieces for each in updates_of(piece.updates)], message.upper)
+                        told = CatalogUpdates(
+                            [each for piece in pieces for each in updates_of(piece.updates)], message.upper
+                        )
                     pieces.clear()
                     yield told
 

@@ -4,7 +4,7 @@ Source: catalog-semantics.md sections 1.2.3 and 1.2.12.
 """
 
 from persist.client.catalog.log.append import append
-from persist.client.catalog.port import Repair, RowLog, Updates
+from persist.client.catalog.port import CatalogUpdates, Repair, RowLog
 from persist.core.catalog.kinds import FENCE_TOKEN
 from persist.core.catalog.leadership.fencing import KEY, check_epoch_left, check_set_back, incarnation_row
 from persist.core.catalog.leadership.repair import Tally
@@ -25,10 +25,12 @@ async def repair(log: RowLog, codec: RowCodec, *, commit: bool, token: FenceToke
         if token is not None:
             check_set_back(tally.last_token(), token)
         elif not damages:
-            return Repair((), (), None, Updates(tally.whole(max(read.upper - 1, 0)), read.upper))
+            return Repair((), (), None, CatalogUpdates(tally.whole(max(read.upper - 1, 0)), read.upper))
         wanted, fence = _fence(codec, tally, token)
         changes = [*tally.mend(), *(change for row in fence for change in tally.replaced(row.kind, row.key, row))]
-        mended = Updates([*read.updates, *(RowUpdate(row, read.upper, diff) for row, diff in changes)], read.upper + 1)
+        mended = CatalogUpdates(
+            [*read.updates, *(RowUpdate(row, read.upper, diff) for row, diff in changes)], read.upper + 1
+        )
         if not commit:
             return Repair(damages, tuple(changes), None, _whole(codec, mended))
         if await append(log, tally, changes, read.upper, expected_upper=read.upper) is None:
@@ -47,5 +49,5 @@ def _fence(codec: RowCodec, tally: Tally, token: FenceToken | None) -> tuple[Fen
     return token, [codec.encode(FENCE_TOKEN.tag, KEY, token), *rows]
 
 
-def _whole(codec: RowCodec, read: Updates) -> Updates:
-    return Updates(Tally(codec, read.updates).whole(read.upper - 1), read.upper)
+def _whole(codec: RowCodec, read: CatalogUpdates) -> CatalogUpdates:
+    return CatalogUpdates(Tally(codec, read.updates).whole(read.upper - 1), read.upper)

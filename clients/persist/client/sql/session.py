@@ -88,7 +88,7 @@ class SqlSession(Closes):
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
-        return await self._guarded(self._run(statement), ends=isinstance(statement, s.Commit | s.Rollback))
+        return await self._guarded(self._run(statement), ends=isinstance(statement, s.CommitTransaction | s.Rollback))
 
     async def _guarded(self, work: Coroutine[object, object, Result], *, ends: bool = False) -> Result:
         """What ``work`` gives, within the time that a statement may take. After an error a transaction only ends."""
@@ -172,7 +172,7 @@ class SqlSession(Closes):
                 return await self._select(statement)
             case s.Insert() | s.Update() | s.Delete():
                 return await self._change(statement)
-            case s.Begin() | s.Commit() | s.Rollback():
+            case s.Begin() | s.CommitTransaction() | s.Rollback():
                 return await self._transact(statement)
             case s.SetVariable(name, values):
                 self.variables.set(name, values)
@@ -257,7 +257,7 @@ class SqlSession(Closes):
                 if not tries:
                     raise
 
-    async def _transact(self, statement: s.Begin | s.Commit | s.Rollback) -> Result:
+    async def _transact(self, statement: s.Begin | s.CommitTransaction | s.Rollback) -> Result:
         if isinstance(statement, s.Begin):
             if self._work is not None:
                 raise SqlError("a transaction was begun already", hint="COMMIT or ROLLBACK it first")

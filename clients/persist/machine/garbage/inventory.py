@@ -43,7 +43,7 @@ def place_of(key: str) -> BlobKey:
     return BlobKey(shard=ShardId.parse(shard), writer_id=WriterId.of(bytes.fromhex(folder.partition("-")[2])))
 
 
-class Verdict(enum.Enum):
+class BlobVerdict(enum.Enum):
     """What a blob is to its shard."""
 
     CURRENT = "current"
@@ -65,7 +65,7 @@ class Found:
 
     key: str
     size: int
-    verdict: Verdict
+    verdict: BlobVerdict
     reason: str = ""
 
     @property
@@ -92,33 +92,33 @@ class LiveKeys:
         verdict, reason = self._judge(key, max(fence_ms, self.state.writers_since_ms))
         return Found(key=key, size=size, verdict=verdict, reason=reason)
 
-    def _judge(self, key: str, fence_ms: int) -> tuple[Verdict, str]:
+    def _judge(self, key: str, fence_ms: int) -> tuple[BlobVerdict, str]:
         if key in self.current:
-            return Verdict.CURRENT, ""
+            return BlobVerdict.CURRENT, ""
         if key in self.held:
-            return Verdict.HELD, ""
+            return BlobVerdict.HELD, ""
         place = place_of(key)
         if place.seqno is not None:
             return self._rollup(place.seqno)
         assert place.writer_id is not None
         return self._part(place.writer_id, fence_ms)
 
-    def _rollup(self, seqno: int) -> tuple[Verdict, str]:
+    def _rollup(self, seqno: int) -> tuple[BlobVerdict, str]:
         rollups = self.state.rollups
         if seqno < min(rollups):
-            return Verdict.LEAKED, "a rollup older than all that are linked"
+            return BlobVerdict.LEAKED, "a rollup older than all that are linked"
         if seqno in rollups:
-            return Verdict.LEAKED, "another rollup of its seqno is linked"
-        return Verdict.UNLINKED, "a rollup that may still be linked"
+            return BlobVerdict.LEAKED, "another rollup of its seqno is linked"
+        return BlobVerdict.UNLINKED, "a rollup that may still be linked"
 
-    def _part(self, writer_id: WriterId, fence_ms: int) -> tuple[Verdict, str]:
+    def _part(self, writer_id: WriterId, fence_ms: int) -> tuple[BlobVerdict, str]:
         if self.state.is_tombstone and not self.state.trace.rows:
-            return Verdict.LEAKED, "the shard is gone"
+            return BlobVerdict.LEAKED, "the shard is gone"
         if writer_id.born_ms is None:
-            return Verdict.UNLINKED, _AGELESS
+            return BlobVerdict.UNLINKED, _AGELESS
         if is_fenced(self.state.evolved(writers_since_ms=fence_ms), writer_id):
-            return Verdict.LEAKED, "its writer can publish nothing any more"
-        return Verdict.UNLINKED, "its writer may still publish it"
+            return BlobVerdict.LEAKED, "its writer can publish nothing any more"
+        return BlobVerdict.UNLINKED, "its writer may still publish it"
 
 
 class Inventory:

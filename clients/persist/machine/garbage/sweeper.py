@@ -13,7 +13,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import FenceWriters
 from persist.errors import InvalidArgument, ShardNotFound
 from persist.machine.asking import Asking
-from persist.machine.garbage.inventory import Found, Inventory, LiveKeys, Verdict
+from persist.machine.garbage.inventory import BlobVerdict, Found, Inventory, LiveKeys
 from persist.machine.shards import Shards
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
@@ -80,10 +80,10 @@ class Sweeper:
         dead: list[str] = []
         # Committed, the state says what is fenced off; otherwise it is as if.
         async for found in self._survey.found(names, fence_ms=0 if commit else fence_ms):
-            if found.verdict is Verdict.LEAKED:
+            if found.verdict is BlobVerdict.LEAKED:
                 leaked, leaked_bytes = leaked + 1, leaked_bytes + found.size
                 dead.append(found.key)
-            elif found.verdict is Verdict.UNLINKED:
+            elif found.verdict is BlobVerdict.UNLINKED:
                 unlinked, unlinked_bytes = unlinked + 1, unlinked_bytes + found.size
                 ageless += found.ageless
             else:

@@ -29,7 +29,7 @@ Verify = Callable[[], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
-class Range:
+class ByteRange:
     """Bytes ``[start, end)`` of a blob. ``wanted``: how many of them the reader will ask for."""
 
     key: str
@@ -42,26 +42,26 @@ class Range:
     data: bytes | None = field(default=None, repr=False)
 
 
-def ranges(parts: Iterable[Part], key_range: KeyRange | None, bytes_max: int | None = None) -> list[Range]:
+def ranges(parts: Iterable[Part], key_range: KeyRange | None, bytes_max: int | None = None) -> list[ByteRange]:
     """What to fetch for these parts within ``key_range``, in key order; blocks are joined up to ``bytes_max``."""
     most = RANGE_BYTES_MAX if bytes_max is None else bytes_max
     found = [one for part in parts if part.key is not None for one in _of_part(part, part.key, key_range, most)]
     return sorted(found, key=lambda one: one.first_key)
 
 
-def _of_part(part: Part, key: str, key_range: KeyRange | None, bytes_max: int) -> list[Range]:
+def _of_part(part: Part, key: str, key_range: KeyRange | None, bytes_max: int) -> list[ByteRange]:
     if part.encoded_bytes <= WHOLE_BYTES_MAX:
-        return [Range(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=part.encoded_bytes)]
+        return [ByteRange(key, 0, part.encoded_bytes, part.key_lower, whole=True, wanted=part.encoded_bytes)]
     footer_start = part.encoded_bytes - part.footer_bytes
     wanted = [(block.offset, block.offset + block.length, block.first_key) for block in _overlapping(part, key_range)]
     pieces = sorted([*wanted, (footer_start, part.encoded_bytes, part.key_lower)])
-    found: list[Range] = []
+    found: list[ByteRange] = []
     for start, end, first_key in pieces:
         last = found[-1] if found else None
         if last is not None and last.end == start and end - last.start <= bytes_max:
             last.end, last.first_key = end, min(last.first_key, first_key)
         else:
-            found.append(Range(key, start, end, first_key))
+            found.append(ByteRange(key, start, end, first_key))
         found[-1].wanted += end - start
     return found
 
@@ -81,7 +81,7 @@ class Fetcher:
     def __init__(
         self,
         blob: Blob,
-        planned: Sequence[Range],
+        planned: Sequence[ByteRange],
         *,
         settings: Settings,
         attempts: Attempts,
@@ -97,7 +97,7 @@ class Fetcher:
         self._budget = budget_bytes
         self._loop = asyncio.get_running_loop()
         self._pending = list(reversed(planned))
-        self._of_key: dict[str, list[Range]] = {}
+        self._of_key: dict[str, list[ByteRange]] = {}
         for one in planned:
             self._of_key.setdefault(one.key, []).append(one)
         self._in_flight = 0
@@ -142,24 +142,24 @@ class Fetcher:
             return data
         return memoryview(data)[start - one.start : end - one.start]
 
-    def _covering(self, key: str, start: int, end: int) -> Range | None:
+    def _covering(self, key: str, start: int, end: int) -> ByteRange | None:
         for one in self._of_key.get(key, ()):
             if one.start <= start and end <= one.end:
                 return one
         return None
 
-    async def _take(self, key: str, start: int, end: int) -> tuple[bytes, Range]:
+    async def _take(self, key: str, start: int, end: int) -> tuple[bytes, ByteRange]:
         if self._closed:
             raise asyncio.CancelledError
         one = self._covering(key, start, end)
         if one is None:
-            one = Range(key, start, end, b"", wanted=end - start)
+            one = ByteRange(key, start, end, b"", wanted=end - start)
             self._of_key.setdefault(key, []).append(one)
         self._start(one)
         assert one.answer is not None
         return await one.answer, one
 
-    def _consumed(self, one: Range, size: int) -> None:
+    def _consumed(self, one: ByteRange, size: int) -> None:
         one.wanted -= size
         if one.wanted <= 0 and one in self._of_key.get(one.key, ()):
             self._of_key[one.key].remove(one)
@@ -178,13 +178,13 @@ class Fetcher:
                 self._start(one)
             self._pending.pop()
 
-    def _start(self, one: Range) -> None:
+    def _start(self, one: ByteRange) -> None:
         if one.answer is None:
             self._held += one.end - one.start
             self._in_flight += 1
             one.answer = self._tasks.start(self._get(one))
 
-    async def _get(self, one: Range) -> bytes:
+    async def _get(self, one: ByteRange) -> bytes:
         byte_range = None if one.whole else (one.start, one.end)
         try:
             data = await self._attempts.repeat(

@@ -49,7 +49,7 @@ async def finalize(
         doubt.maybe_applied = True
 
 
-class Finalizer:
+class ShardFinalizer:
     """Empties the stores of one shard that is a tombstone. Any number of processes may do so at once."""
 
     def __init__(

@@ -17,7 +17,7 @@ from persist.core.shard.diff import StateDiff, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
 from persist.errors import CorruptData, LocationError, PersistError, VersionMismatch
-from persist.machine.garbage.inventory import Inventory, Verdict, place_of
+from persist.machine.garbage.inventory import BlobVerdict, Inventory, place_of
 from persist.machine.garbage.sweeper import SAFE_AGE_MS
 from persist.machine.intake import schemas_of
 from persist.machine.upkeep import next_step
@@ -403,7 +403,7 @@ class Fsck:
             return
         count = size = 0
         async for found in self._survey.found(names, fence_ms=max(0, self._runtime.now_ms() - safe_age_ms)):
-            if found.verdict is Verdict.LEAKED:
+            if found.verdict is BlobVerdict.LEAKED:
                 count, size = count + 1, size + found.size
         if count:
             on_problem("I12", f"{shard}/", f"{count:,} leaked blobs of {size:,} bytes", next_step.sweep(shard))

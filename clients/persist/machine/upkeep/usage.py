@@ -9,7 +9,7 @@ from typing import Final
 
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
-from persist.machine.garbage.inventory import Inventory, Verdict
+from persist.machine.garbage.inventory import BlobVerdict, Inventory
 from persist.retry.deadline import Deadline
 
 SECONDS_PER_YEAR: Final = 365 * 86_400
@@ -34,8 +34,8 @@ class Usage:
     """Blobs and bytes of one shard by what they are to it."""
 
     shard: ShardId
-    blobs: Mapping[Verdict, int]
-    bytes: Mapping[Verdict, int]
+    blobs: Mapping[BlobVerdict, int]
+    bytes: Mapping[BlobVerdict, int]
 
     @property
     def total(self) -> int:
@@ -93,7 +93,7 @@ async def usage_of(
     names = await survey.names(shard, deadline)
     if names is None:
         raise ShardNotFound("no such shard here", hint="check the id and the location", shard=shard)
-    blobs, sizes = dict.fromkeys(Verdict, 0), dict.fromkeys(Verdict, 0)
+    blobs, sizes = dict.fromkeys(BlobVerdict, 0), dict.fromkeys(BlobVerdict, 0)
     async for found in survey.found(names, fence_ms=fence_ms):
         blobs[found.verdict] += 1
         sizes[found.verdict] += found.size

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from persist.client.catalog.port import Freshness, Updates
+from persist.client.catalog.port import CatalogUpdates, Freshness
 from persist.client.catalog.same_history import check_same
 from persist.client.remote.catalog import CatalogCalls
 from persist.core.catalog.errors import NotWritable
@@ -49,7 +49,7 @@ class RemoteLog:
         self._seen = seen
         self._freshness = freshness
         self._counting = False
-        self._told: tuple[int, Updates] | None = None
+        self._told: tuple[int, CatalogUpdates] | None = None
         self._history: int | None = None
 
     def __repr__(self) -> str:
@@ -67,16 +67,16 @@ class RemoteLog:
         upper: int = status.upper
         return upper
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
         if self._counting and kinds is None:
             pieces = await self._counted()
             with answers():
                 read = self._heard(self._joined(pieces))
-                return Updates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
+                return CatalogUpdates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
         return await self._dump(consolidated=True, kinds=kinds)
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         """See RowLog. What an answer returned already is not asked for again."""
         told, self._told = self._told, None
         if told is not None and told[0] == lower:
@@ -116,7 +116,7 @@ class RemoteLog:
     def tell(self, lower: int, updates: list[RowUpdate] | None, upper: int) -> None:
         """An answer returned all updates from ``lower``: the next reading from there need not ask. None: it did not."""
         self._seen.hear(upper, self._history)
-        self._told = None if updates is None else (lower, Updates(updates, upper))
+        self._told = None if updates is None else (lower, CatalogUpdates(updates, upper))
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -131,7 +131,7 @@ class RemoteLog:
         """What a server is to know at least. None: all that was committed by now."""
         return {Freshness.NEWEST: None, Freshness.OWN: self._seen.upper, Freshness.ANY: 0}[self._freshness]
 
-    def _heard(self, read: Updates) -> Updates:
+    def _heard(self, read: CatalogUpdates) -> CatalogUpdates:
         self._seen.hear(read.upper, self._history)
         return read
 
@@ -141,7 +141,7 @@ class RemoteLog:
             request.history = self._history
         return request
 
-    def _joined(self, pieces: Sequence[AnyMessage]) -> Updates:
+    def _joined(self, pieces: Sequence[AnyMessage]) -> CatalogUpdates:
         """Rows as they were returned whole: what comes later is to be of their history."""
         found = history_in(pieces[-1])
         check_same(self._history, found, self)
@@ -159,15 +159,15 @@ class RemoteLog:
                 return await self._calls.gather("ReadRows", pb.ReadRowsRequest())
         return await self._calls.gather("ReadRows", self._of(pb.ReadRowsRequest(at_least=self._enough())))
 
-    async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> Updates:
+    async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> CatalogUpdates:
         if kinds is not None and not (kinds := sorted(kinds)):
-            return Updates([], await self.upper())
+            return CatalogUpdates([], await self.upper())
         request = pb.DumpRowsRequest(consolidated=consolidated, kinds=kinds or ())
         pieces = await self._calls.gather("DumpRows", self._of(request))
         with answers():
             return self._joined(pieces)
 
 
-def _updates(pieces: Sequence[AnyMessage]) -> Updates:
+def _updates(pieces: Sequence[AnyMessage]) -> CatalogUpdates:
     updates = [update for piece in pieces for update in updates_of(piece.updates)]
-    return Updates(updates, pieces[-1].upper)
+    return CatalogUpdates(updates, pieces[-1].upper)

@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 1.2.7.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from persist.client.catalog.port import Updates
+from persist.client.catalog.port import CatalogUpdates
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import InvalidBounds
 from persist.runtime import system
@@ -15,7 +15,7 @@ from persist.runtime import system
 class ForkedLog:
     """The rows that were read, and those appended since. Never looks at the log they were read from again."""
 
-    def __init__(self, base: Updates) -> None:
+    def __init__(self, base: CatalogUpdates) -> None:
         self._base = base
         self._appended: list[RowUpdate] = []
         self._upper = base.upper
@@ -32,7 +32,7 @@ class ForkedLog:
         """See RowLog."""
         return self._upper
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         """See RowLog."""
         wanted = None if kinds is None else frozenset(kinds)
         sums: Counter[Row] = Counter()
@@ -40,12 +40,12 @@ class ForkedLog:
             if wanted is None or row.kind in wanted:
                 sums[row] += diff
         as_of = max(self._upper - 1, 0)
-        return Updates([RowUpdate(row, as_of, diff) for row, diff in sums.items() if diff], self._upper)
+        return CatalogUpdates([RowUpdate(row, as_of, diff) for row, diff in sums.items() if diff], self._upper)
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         """See RowLog. Of what was read before the fork all or nothing can be returned."""
         base = self._base.updates if lower == 0 else []
-        return Updates([*base, *(update for update in self._appended if update.ts >= lower)], self._upper)
+        return CatalogUpdates([*base, *(update for update in self._appended if update.ts >= lower)], self._upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""

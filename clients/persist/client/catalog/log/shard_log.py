@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 
 from persist.client.catalog.gc_pause import no_collection
-from persist.client.catalog.port import Updates
+from persist.client.catalog.port import CatalogUpdates
 from persist.client.catalog.same_history import rewound
 from persist.client.shard.same_history import H
 from persist.client.timeline.register import Register
@@ -90,27 +90,27 @@ class ShardLog:
         except LeaseExpired as error:
             raise rewound(self.shard) from error
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         """See RowLog."""
         where = None if kinds is None else [("kind", "in", sorted(kinds))]
 
-        async def newest(reader: "ReadHandle") -> Updates:
+        async def newest(reader: "ReadHandle") -> CatalogUpdates:
             # SUBTLE: asked for once the reader holds the shard's since, which then stays at or before this upper.
             upper = await self.upper()
-            return Updates(await self._as_of(reader, upper - 1, where) if upper else [], upper)
+            return CatalogUpdates(await self._as_of(reader, upper - 1, where) if upper else [], upper)
 
         return await self._read(newest)
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         """See RowLog."""
         if lower == 0:
             return await self._everything()
         upper = await self.upper()
         if upper <= lower:
-            return Updates([], upper)
+            return CatalogUpdates([], upper)
         found = await self._read(lambda reader: self._between(reader, lower, upper))
         await self._release(lower - 1)
-        return Updates(found, upper)
+        return CatalogUpdates(found, upper)
 
     async def append(self, changes: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int) -> int | None:
         """See RowLog."""
@@ -196,16 +196,16 @@ class ShardLog:
         except (LeaseExpired, NotReadable):
             return await work(await self._opened())
 
-    async def _everything(self) -> Updates:
+    async def _everything(self) -> CatalogUpdates:
         """All updates, at the times that a hold still keeps distinct."""
         opened = await self._client.open_reader(self.shard, schema=CATALOG_SCHEMA, purpose="catalog history")
         reader = self._same(opened)
         async with reader:
             first, upper = reader.since.time or 0, await self.upper()
             if upper == 0:
-                return Updates([], 0)
+                return CatalogUpdates([], 0)
             begin = await self._as_of(reader, first, None)
-            return Updates([*begin, *await self._between(reader, first + 1, upper)], upper)
+            return CatalogUpdates([*begin, *await self._between(reader, first + 1, upper)], upper)
 
     async def _opened(self) -> "ReadHandle":
         # The one before is dropped, not expired: others may be reading with it.

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
-from persist.client.catalog.port import RowLog, Updates
+from persist.client.catalog.port import CatalogUpdates, RowLog
 from persist.core.catalog.rows import Row, RowUpdate
 from persist.errors import CorruptData, HistoryRewound, LocationError
 from persist.retry.attempts import Attempts, Call, Doubt
@@ -84,13 +84,13 @@ class StashLog:
         )
         return self._advanced(before, upper)
 
-    async def snapshot(self, kinds: Iterable[str] | None = None) -> Updates:
+    async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         before = self._seen
         chosen = None if kinds is None else sorted(set(kinds))
         found = await self._repeat(lambda seconds: self._stash.snapshot(self._environment, chosen, timeout=seconds))
         return self._checked(before, found)
 
-    async def updates(self, lower: int) -> Updates:
+    async def updates(self, lower: int) -> CatalogUpdates:
         before = self._seen
         found = await self._repeat(lambda seconds: self._stash.updates(self._environment, lower, timeout=seconds))
         return self._checked(before, found)
@@ -153,9 +153,9 @@ class StashLog:
         self._seen = max(self._seen, upper)
         return upper
 
-    def _checked(self, before: int, found: StashRows) -> Updates:
+    def _checked(self, before: int, found: StashRows) -> CatalogUpdates:
         self._advanced(before, found.upper)
-        return Updates([_update(row, found.upper) for row in found.rows], found.upper)
+        return CatalogUpdates([_update(row, found.upper) for row in found.rows], found.upper)
 
 
 def _update(found: StashRow, upper: int) -> RowUpdate:

@@ -14,7 +14,7 @@ from persist.client.catalog.port import LedCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.control.claims import TOLD_SECONDS
 from persist.client.collections.control.duties.duty import Duty, Gauges, Unwatched
-from persist.client.collections.control.duties.finalizer import Finalizer
+from persist.client.collections.control.duties.finalizer import LeftoverFinalizer
 from persist.client.collections.control.duties.holds import Lags
 from persist.client.collections.control.duties.since import Sinces, take_over
 from persist.client.collections.control.duties.ticker import Ticker
@@ -90,7 +90,7 @@ class Controller(Closes):
         self.add("holds", self._lags.work)
         self.add("timelines", self._timelines.work)
         self.add("ticker", self.ticker.work)
-        self.add("finalizer", Finalizer(self.room).work)
+        self.add("finalizer", LeftoverFinalizer(self.room).work)
         self.add("leadership", catalog.confirm_leadership)
         self.views: Maintainer | None = None
         if access.queries is not None:

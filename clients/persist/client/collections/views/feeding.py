@@ -26,7 +26,7 @@ PURPOSE = "view"
 """What leases on inputs say of themselves."""
 
 
-class Shards(Protocol):
+class FeedingClient(Protocol):
     """The parts of a client that computing needs; see ``Client``."""
 
     async def open_reader(
@@ -58,7 +58,7 @@ class _Times:
 class Feeding:
     """One input. ``upper`` is what it was at the last ``look``."""
 
-    def __init__(self, client: Shards, shard: ShardId) -> None:
+    def __init__(self, client: FeedingClient, shard: ShardId) -> None:
         self._client = client
         self._shard = shard
         self._reader: ReadHandle | None = None

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import pyarrow as pa
 
 from persist.client.collections.views.difference import at_times
-from persist.client.collections.views.feeding import Feeding, Shards, horizon
+from persist.client.collections.views.feeding import Feeding, FeedingClient, horizon
 from persist.client.collections.views.kept import KeptRows
 from persist.client.collections.views.materialized import Passed
 from persist.core.data.schema import Schema
@@ -22,7 +22,7 @@ from persist.errors import NotReadable
 class Index:
     """Of one process. Any number of processes may do the same."""
 
-    def __init__(self, client: Shards, shard: ShardId, schema: Schema, on: ShardId) -> None:
+    def __init__(self, client: FeedingClient, shard: ShardId, schema: Schema, on: ShardId) -> None:
         """``schema``: the columns of the collection, those that it is looked up by as its key."""
         self._kept = KeptRows(client, shard, schema)
         self._input = Feeding(client, on)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from persist.client.collections.views.feeding import PURPOSE, Shards
+from persist.client.collections.views.feeding import PURPOSE, FeedingClient
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class KeptRows:
     """The rows of a view or an index."""
 
-    def __init__(self, client: Shards, shard: ShardId, schema: Schema) -> None:
+    def __init__(self, client: FeedingClient, shard: ShardId, schema: Schema) -> None:
         self._client = client
         self._shard = shard
         self.schema = schema

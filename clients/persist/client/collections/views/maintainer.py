@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from persist.client.collections.views.feeding import Shards
+from persist.client.collections.views.feeding import FeedingClient
 from persist.client.collections.views.index import Index
 from persist.client.collections.views.materialized import MaterializedView, Passed, ViewDefinition
 from persist.client.collections.views.query import QueryAt, QueryRunner
@@ -66,7 +66,7 @@ class Maintainer:
 
     def __init__(
         self,
-        client: Shards,
+        client: FeedingClient,
         view: Callable[[], View],
         queries: Callable[[], QueryRunner],
         *,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from persist.client.collections.views.difference import difference
-from persist.client.collections.views.feeding import Feeding, Shards, horizon
+from persist.client.collections.views.feeding import Feeding, FeedingClient, horizon
 from persist.client.collections.views.kept import KeptRows
 from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRunner
 from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan
@@ -56,7 +56,7 @@ class Passed:
 class MaterializedView:
     """Of one process. Any number of processes may do the same."""
 
-    def __init__(self, client: Shards, definition: ViewDefinition, runner: QueryRunner) -> None:
+    def __init__(self, client: FeedingClient, definition: ViewDefinition, runner: QueryRunner) -> None:
         self.definition = definition
         self._runner = runner
         self._kept = KeptRows(client, definition.shard, definition.schema)

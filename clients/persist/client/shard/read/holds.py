@@ -7,7 +7,7 @@ them: they only leave word, and the loop counts it before it next asks what is i
 from collections import Counter, deque
 
 
-class Hold:
+class SeqnoHold:
     """One user of a seqno. Moved by the event loop, released when its user drops it."""
 
     __slots__ = ("counted", "seqno")
@@ -17,29 +17,29 @@ class Hold:
         self.counted = True
 
 
-class Holds:
+class SeqnoHolds:
     """The seqnos that are in use. ``let_go`` from any thread, everything else on the event loop."""
 
     def __init__(self) -> None:
         self._users: Counter[int] = Counter()
         # SUBTLE: neither a count nor a lock. A finalizer may run in the midst of either, in the very thread that is at
         # it; to append is one step.
-        self._gone: deque[Hold] = deque()
+        self._gone: deque[SeqnoHold] = deque()
 
-    def take(self, seqno: int) -> Hold:
+    def take(self, seqno: int) -> SeqnoHold:
         """Count one more user."""
         self._settle()
         self._users[seqno] += 1
-        return Hold(seqno)
+        return SeqnoHold(seqno)
 
-    def move(self, hold: Hold, seqno: int) -> None:
+    def move(self, hold: SeqnoHold, seqno: int) -> None:
         """Use a newer seqno instead. Does nothing for a released one."""
         if hold.counted and seqno > hold.seqno:
             self._users[seqno] += 1
             self._drop(hold.seqno)
             hold.seqno = seqno
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, hold: SeqnoHold) -> None:
         """Count one user less, soon. Once for each hold."""
         self._gone.append(hold)
 

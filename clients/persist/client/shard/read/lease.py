@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from persist.client.shard.location import Location
-from persist.client.shard.read.holds import Holds
+from persist.client.shard.read.holds import SeqnoHolds
 from persist.client.shard.same_history import same_history
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
@@ -34,7 +34,7 @@ _AGAIN_SECONDS_MAX = 1.0
 class Pin:
     """Keeps the parts named by one seqno from being deleted while they are read, until ``release`` or dropped."""
 
-    def __init__(self, holds: Holds, seqno: int) -> None:
+    def __init__(self, holds: SeqnoHolds, seqno: int) -> None:
         self._holds = holds
         self._hold = holds.take(seqno)
         self._release = weakref.finalize(self, holds.let_go, self._hold)
@@ -78,7 +78,7 @@ class Lease:
         self.incarnation = incarnation
         self._location = location
         self._lease_ms = lease_ms
-        self._holds = Holds()
+        self._holds = SeqnoHolds()
         self._seen = seqno
         self._asked = seqno
         self._step = max(1, location.settings.rollup_every // 2)

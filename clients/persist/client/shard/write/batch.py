@@ -50,7 +50,7 @@ Bounds = tuple[Antichain, Antichain]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PartsTarget:
     """Where parts go and what their rows look like."""
 
     blob: Blob
@@ -68,7 +68,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        target: Target,
+        target: PartsTarget,
         *,
         settings: Settings,
         runtime: Runtime,
@@ -148,7 +148,7 @@ class BatchBuilder:
             done += runs_of(self._chunks[before:])
         return tuple(done)
 
-    async def _target_of(self, schema_id: int, schema_of: Callable[[int], Awaitable[Schema]]) -> Target:
+    async def _target_of(self, schema_id: int, schema_of: Callable[[int], Awaitable[Schema]]) -> PartsTarget:
         if schema_id == self._target.schema_id:
             return self._target
         return dataclasses.replace(self._target, schema_id=schema_id, schema=await schema_of(schema_id))
@@ -189,7 +189,7 @@ class BatchBuilder:
             return None
         return part
 
-    async def _write(self, table: pa.Table, size: int | None = None, target: Target | None = None) -> None:
+    async def _write(self, table: pa.Table, size: int | None = None, target: PartsTarget | None = None) -> None:
         """``size``: the table's ``nbytes``, where it is known. ``target``: where its schema is not the builder's."""
         if not table.num_rows:
             return
@@ -199,7 +199,7 @@ class BatchBuilder:
         size = table.nbytes if size is None else size
         self._work.append(self._tasks.start(self._encode(table, size, parts, target or self._target)))
 
-    async def _encode(self, table: pa.Table, size: int, parts: list[Part], target: Target) -> None:
+    async def _encode(self, table: pa.Table, size: int, parts: list[Part], target: PartsTarget) -> None:
         encoder = encode_parts(
             iter((table,)),
             target.schema,

@@ -11,7 +11,7 @@ from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.client.shard.write.append import Appender, Appending, TokenUse
-from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
+from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
 from persist.client.shard.write.bodies import body_of
 from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
@@ -400,7 +400,7 @@ class WriteHandle(Stays):
 
     def _builder(self, writer_id: WriterId, bounds: Bounds | None, timeout: float | None) -> BatchBuilder:
         location = self._location
-        target = Target(
+        target = PartsTarget(
             blob=location.blob,
             shard=self.shard,
             writer_id=writer_id,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from persist.client.shard.loop_thread import process_loop
 from persist.client.shard.process_blobs import process_blob
-from persist.client.shard.write.batch import BatchBuilder, Bounds, Target
+from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
 from persist.client.shard.write.inputs import UpdatesLike, tables, with_defaults
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, Description
@@ -115,7 +115,7 @@ class PreparedBuilder:
 
     async def _open(self) -> BatchBuilder:
         spec = self._spec
-        target = Target(
+        target = PartsTarget(
             blob=process_blob(spec.blob_uri, spec.settings),
             shard=spec.shard,
             writer_id=spec.writer_id,

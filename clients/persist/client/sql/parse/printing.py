@@ -31,7 +31,7 @@ def printed(statement: s.Statement) -> str:
             return _changing(statement)
         case s.Begin(isolation):
             return "BEGIN" + (f" ISOLATION LEVEL {isolation.upper()}" if isolation else "")
-        case s.Commit():
+        case s.CommitTransaction():
             return "COMMIT"
         case s.Rollback():
             return "ROLLBACK"

@@ -99,7 +99,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitTransaction:
     """COMMIT."""
 
 
@@ -200,7 +200,7 @@ Statement: TypeAlias = (
     | Select
     | Copy
     | Begin
-    | Commit
+    | CommitTransaction
     | Rollback
     | Subscribe
     | Fetch

@@ -6,7 +6,7 @@ from typing import Any, Final
 from persist.client.sql.errors import SqlNotSupported, SqlSyntax
 from persist.client.sql.parse import changing, creating, queries
 from persist.client.sql.parse.literals import Cut, cuts
-from persist.client.sql.parse.statements import Commit, Parsed, Rollback, Statement
+from persist.client.sql.parse.statements import CommitTransaction, Parsed, Rollback, Statement
 from persist.client.sql.parse.tokens import Params, Tokens, place, tokens_of, tokens_without
 from persist.errors import PersistError
 from persist.runtime import system
@@ -30,8 +30,8 @@ _BY_WORD: Final[dict[str, Callable[[Tokens, int], Statement]]] = {
     "COPY": queries.copy,
     "BEGIN": lambda tokens, _: changing.begin(tokens),
     "START": lambda tokens, _: changing.begin(tokens),
-    "COMMIT": lambda tokens, _: _ending(tokens, Commit()),
-    "END": lambda tokens, _: _ending(tokens, Commit()),
+    "COMMIT": lambda tokens, _: _ending(tokens, CommitTransaction()),
+    "END": lambda tokens, _: _ending(tokens, CommitTransaction()),
     "ROLLBACK": lambda tokens, _: _ending(tokens, Rollback()),
     "ABORT": lambda tokens, _: _ending(tokens, Rollback()),
     "SUBSCRIBE": queries.subscribe,

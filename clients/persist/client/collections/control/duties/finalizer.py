@@ -19,7 +19,7 @@ _log = logging.getLogger("persist.control")
 FINALIZED = "persist_control_finalized_total"
 
 
-class Finalizer:
+class LeftoverFinalizer:
     """Looks for what statements left: those of former leaders too."""
 
     def __init__(self, room: Room) -> None:
