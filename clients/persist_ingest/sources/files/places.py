@@ -203,10 +203,7 @@ class S3Place:
         return pa.fs.S3FileSystem(**options, connect_timeout=10, request_timeout=60)  # type: ignore[arg-type]  # no nulls here
 
 
-AnyPlace: TypeAlias = LocalPlace | S3Place
-
-
-def place_of(uri: str) -> AnyPlace:
+def place_of(uri: str) -> FilesPlace:
     """The place a path, ``file:`` URI or ``s3://bucket/prefix?endpoint=…&region=…`` names. Raises InvalidUri."""
     parts = urlsplit(uri)
     if parts.scheme == "s3":

@@ -24,7 +24,7 @@ from persist.typed import Fields
 from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.given import Given
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
-from persist_ingest.sources.files.places import NOTHING_KNOWN, AnyPlace, Found, path_of, place_of
+from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of, place_of
 from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
 from persist_ingest.sources.ranges import MessageRange
@@ -97,7 +97,7 @@ class FilesDefinition:
 class FilesTask:
     """Rows of some files."""
 
-    place: AnyPlace
+    place: FilesPlace
     how: AnyFormat
     export: str
     schema: Schema
