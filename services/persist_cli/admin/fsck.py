@@ -12,6 +12,7 @@ from persist_cli.options import Run, Where
 
 if TYPE_CHECKING:
     from persist.core.ids import ShardId
+    from persist.errors import PersistError
     from persist.machine.upkeep.fsck import Problem
     from persist_cli.admin.administration import Machine
 
@@ -48,6 +49,8 @@ def fsck(
 
 async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool, after: str) -> int:
     """Print what is wrong. The exit code."""
+    from persist.errors import LocationError
+    from persist.machine.one_blob import IN_A_ROW_MAX
     from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
     from persist_cli.terminal import counted, print_json, print_table, progress
 
@@ -64,16 +67,28 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
 
         # Deep checks hold whole parts in memory.
         walk = Walk(chosen, check, after=after, at_once=1 if deep else AT_ONCE)
-        checked = 0
+        checked = in_a_row = 0
+        away: LocationError | None = None
         async with aclosing(walk.results()) as results:
-            async for _, task in results:
-                problems += await task
+            async for last, task in results:
+                try:
+                    problems += await task
+                    in_a_row = 0
+                except LocationError as error:
+                    # What was found of the others is not to be lost, and a store that is away is not asked for ever.
+                    in_a_row += 1
+                    if alone or in_a_row >= IN_A_ROW_MAX:
+                        away = error
+                        break
+                    problems.append(_unchecked(last, error))
                 checked += 1
                 if not alone:
                     steps(1)
-        if not shards and not walk.interrupted:
+        if not shards and not walk.interrupted and away is None:
             for shard in await m.survey.strangers():
                 problems += await m.fsck.check(shard)
+    if away is not None and not problems:
+        raise away
     # Blobs and no shard at all are no notes: this may be the wrong Consensus.
     wrong = [problem for problem in problems if not problem.note or not chosen]
     notes = [problem for problem in problems if problem not in wrong]
@@ -89,7 +104,18 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
                     print(line)
         told = f"{counted(len(rows), 'problem')}, {counted(len(noted), 'note')}"
         print(f"{counted(checked, 'shard')} checked, {told}")
+    if away is not None:
+        raise away
     return EXIT_INTERRUPTED if walk.interrupted else int(bool(rows))
+
+
+def _unchecked(shard: str, error: "PersistError") -> "Problem":
+    from persist.machine.upkeep.fsck import Problem
+    from persist.machine.upkeep.next_step import check
+
+    return Problem(
+        shard=shard, invariant="I8", where=shard, what=f"not checked to the end: {error}", steps=(check(shard),)
+    )
 
 
 def _row(problem: Any, place: Sequence[str]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ async def test_what_appends_rows_as_they_are_is_refused_where_there_is_a_key():
         ):
             with pytest.raises(InvalidArgument, match="a table with a primary key") as refused:
                 await door()
-            assert "client.table(name)" in refused.value.hint
+            assert "client.table('persist.public.t')" in refused.value.hint
         await (await other.open_reader("t")).expire()
         assert await other.named("t") == (await session.environment.resolve("t")).data
 

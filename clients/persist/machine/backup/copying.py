@@ -12,6 +12,7 @@ from persist.core.shard.batch import Part
 from persist.core.shard.rebirth import is_dead
 from persist.core.shard.state import State
 from persist.errors import CorruptData, Determinate, check
+from persist.machine.one_blob import OneByOne
 from persist.retry.attempts import Attempts, Call
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -48,6 +49,7 @@ class Store:
         self.settings = settings
         self.runtime = runtime
         self._attempts = Attempts(settings=settings, runtime=runtime)
+        self._reads = OneByOne(blob, settings=settings, runtime=runtime)
 
     @property
     def timeout(self) -> float:
@@ -71,9 +73,20 @@ class Store:
         limit = self.settings.blob_timeout_ms
         return await self._attempts.read(self.deadline(), call, limit_ms=limit)
 
+    async def one(self, key: str) -> bytes | None:
+        """As ``get``, of many that do not depend on each other. Raises as OneByOne."""
+        return await self._reads.get(key)
+
     async def whole(self, key: str, size: int, checksum: int) -> bytes:
         """A blob that must exist with these bytes. Raises CorruptData, Determinate."""
-        data = await self.get(key)
+        return await self._checked(key, await self.get(key), size, checksum)
+
+    async def part(self, part: Part) -> bytes:
+        """The blob of a part. Raises as ``one``, CorruptData."""
+        key = part.key or ""
+        return await self._checked(key, await self.one(key), part.encoded_bytes, part.checksum)
+
+    async def _checked(self, key: str, data: bytes | None, size: int, checksum: int) -> bytes:
         if data is None:
             raise CorruptData("a blob is missing", hint="run persist fsck", key=key)
         same = len(data) == size and await self.runtime.offload(crc32c, data) == checksum
@@ -140,7 +153,7 @@ class Copier:
         key = self._key_of(part.key)
         if there.get(key) == part.encoded_bytes:
             return Copied(there=1)
-        data = await self._source.whole(part.key, part.encoded_bytes, part.checksum)
+        data = await self._source.part(part)
         await self._target.set(key, data)
         return Copied(blobs=1, bytes=len(data))
 

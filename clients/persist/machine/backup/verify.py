@@ -61,13 +61,15 @@ async def _verify_parts(
 
     async def one(part: Part) -> None:
         key = part.key or ""
-        data = await store.get(key)
         try:
+            data = await store.one(key)
             if data is None:
                 raise PartFlaw("it is missing")
             await store.runtime.offload(verify_blob, part, data, schemas[part.schema_id])
         except PartFlaw as flaw:
             damages.append(BackupDamage(shard=entry.shard, where=key, what=str(flaw)))
+        except CorruptData as error:
+            damages.append(BackupDamage(shard=entry.shard, where=key, what=error.message))
         report(1)
 
     await together(parts_of(state), one, room)

@@ -111,11 +111,12 @@ def _bytes(change: StateDiff, come: frozenset[str]) -> int:
     if change.spine is None:
         return 0
     went = {key for splice in change.spine.splices for each in splice.gone for key in each.keys}
+    kept = went & come
     again = [
         part.encoded_bytes
         for splice in change.spine.splices
         for batch in splice.come
         for part in batch.parts
-        if part.key in went & come
+        if part.key in kept
     ]
     return max(0, sum(each.bytes for splice in change.spine.splices for each in splice.gone) - sum(again))

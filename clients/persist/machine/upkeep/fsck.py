@@ -20,6 +20,7 @@ from persist.errors import CorruptData, LocationError, PersistError, VersionMism
 from persist.machine.garbage.inventory import BlobVerdict, Inventory, place_of
 from persist.machine.garbage.sweeper import SAFE_AGE_MS
 from persist.machine.intake import schemas_of
+from persist.machine.one_blob import NotReturned, OneByOne
 from persist.machine.upkeep import next_step
 from persist.machine.upkeep.next_step import NextStep
 from persist.retry.attempts import Attempts
@@ -38,8 +39,6 @@ COSTS: Final = ("I12", "I13")
 """Invariants about what a shard costs: no reader misses anything where they do not hold."""
 ROLLUPS_BEHIND_MAX: Final = 4
 """Rollup intervals of diffs that no reader holds."""
-REPORTED_MAX: Final = 1_000
-"""Problems that are searched for one that was reported already."""
 _PAGE_DIFFS: Final = 512
 
 MISSING: Final = "a live state names it, and it is missing"
@@ -114,10 +113,12 @@ class Fsck:
             sizes[key] = size
             report(1)
         problems: list[Problem] = []
+        reported: set[tuple[str, str]] = set()
 
         def on_problem(invariant: str, where: object, what: str, *steps: NextStep) -> None:
-            if any((each.invariant, each.where) == (invariant, str(where)) for each in problems[-REPORTED_MAX:]):
+            if (invariant, str(where)) in reported:
                 return
+            reported.add((invariant, str(where)))
             note = invariant in COSTS
             problems.append(
                 Problem(shard=shard, invariant=invariant, where=str(where), what=what, steps=steps, note=note)
@@ -139,13 +140,13 @@ class Fsck:
         _check_rewound(sizes, head.seqno, on_problem)
         walk = await self._walk(shard, head, deadline, on_problem, report)
         rebuilt, walk.state = walk.state is not None, None
-        missing = await self._check_blobs(
-            shard, walk, sizes, deep=deep, deadline=deadline, on_problem=on_problem, report=report
-        )
+        missing = await self._check_blobs(shard, walk, sizes, deep=deep, on_problem=on_problem, report=report)
         if not rebuilt:
             for key in missing:
                 on_problem("I8", key, MISSING, *await self._lost(shard, key, deadline))
         else:
+            # Bytes may have been read for hours.
+            deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
             await self._check_missing(shard, missing, deadline, on_problem)
             await self._check_leaks(shard, safe_age_ms, deadline, on_problem)
         return problems
@@ -347,12 +348,12 @@ class Fsck:
         sizes: dict[str, int],
         *,
         deep: bool,
-        deadline: Deadline,
         on_problem: OnProblem,
         report: Report,
     ) -> list[str]:
         """The named blobs that are not there; the damaged ones are reported."""
         missing = []
+        reads = OneByOne(self._versions.blob, settings=self._settings, runtime=self._runtime)
         for key, named in sorted((walk.named or {}).items()):
             size = sizes.get(key)
             if size is None:
@@ -362,7 +363,7 @@ class Fsck:
                 what = f"it has {size:,} bytes, and must have {named.bytes:,}"
                 on_problem("I8", key, what, *_damaged(shard, key))
             elif deep:
-                await self._check_bytes(shard, key, named, walk.schemas, deadline, on_problem)
+                await self._check_bytes(shard, key, named, walk.schemas, reads, on_problem)
                 report(1)
         return missing
 
@@ -372,14 +373,17 @@ class Fsck:
         key: str,
         named: NamedBlob,
         schemas: Sequence[Schema],
-        deadline: Deadline,
+        reads: OneByOne,
         on_problem: OnProblem,
     ) -> None:
-        async def call(seconds: float) -> bytes | None:
-            return await self._versions.blob.get(key, timeout=seconds)
-
-        limit = self._settings.blob_timeout_ms
-        data = await self._attempts.read(deadline, call, limit_ms=limit)
+        try:
+            data = await reads.get(key)
+        except NotReturned as error:
+            on_problem("I8", key, error.message, NextStep(text=error.hint))
+            return
+        except CorruptData as error:
+            on_problem("I24", key, error.message, *_damaged(shard, key, deep=True))
+            return
         if data is None:
             # Gone since it was listed: collected meanwhile, or the next check reports it.
             return

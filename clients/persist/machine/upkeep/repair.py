@@ -16,9 +16,9 @@ from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, T
 from persist.core.shard.state import State
 from persist.errors import Determinate, ShardNotFound
 from persist.machine.intake import schemas_of
+from persist.machine.one_blob import NotReturned, OneByOne
 from persist.machine.shards import Shards
 from persist.machine.versions import Versions
-from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -61,6 +61,7 @@ class PartRepair:
         self._shards = shards
         self._versions = versions
         self._settings = settings
+        self._reads = OneByOne(versions.blob, settings=settings, runtime=runtime)
         self._runtime = runtime
 
     async def find(
@@ -80,7 +81,7 @@ class PartRepair:
             for number, run in enumerate(batch.runs):
                 before: Part | None = None
                 for at, part in enumerate(run.parts):
-                    why = await self._why(part, before, schemas, sizes, deep=deep, deadline=deadline)
+                    why = await self._why(part, before, schemas, sizes, deep=deep)
                     report(1)
                     if why:
                         losses.append(_loss(shard, batch, (number, at), part, why))
@@ -89,6 +90,8 @@ class PartRepair:
         if not losses:
             return ()
         # What was compacted away meanwhile may have been collected: it is not lost.
+        # Bytes may have been read for hours: this takes time of its own.
+        deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
         now = {fingerprint(batch) for batch in (await self._newest(shard, deadline)).trace.batches}
         return tuple(loss for loss in losses if loss.batch in now)
 
@@ -135,7 +138,6 @@ class PartRepair:
         sizes: Mapping[str, int],
         *,
         deep: bool,
-        deadline: Deadline,
     ) -> str:
         """Why a part cannot be read; empty: it can be read, as far as was looked."""
         if part.key is None:
@@ -149,17 +151,17 @@ class PartRepair:
             return f"its blob has {size:,} bytes, and must have {part.encoded_bytes:,}"
         if not deep:
             return ""
-        data = await self._bytes(part.key, deadline)
+        data = await self._bytes(part.key)
         if data is None:
             return "its blob is missing"
         return await self._runtime.offload(_blob_flaw, part, data, schemas)
 
-    async def _bytes(self, key: str, deadline: Deadline) -> bytes | None:
-        async def call(seconds: float) -> bytes | None:
-            return await self._versions.blob.get(key, timeout=seconds)
-
-        limit = self._settings.blob_timeout_ms
-        return await Attempts(settings=self._settings, runtime=self._runtime).read(deadline, call, limit_ms=limit)
+    async def _bytes(self, key: str) -> bytes | None:
+        """SUBTLE: what the store does not return may be whole, and is not taken out."""
+        try:
+            return await self._reads.get(key)
+        except NotReturned as error:
+            raise Determinate(error.message, hint=error.hint, **error.details) from error
 
 
 def _inline_flaw(run: Run, schemas: Sequence[Schema]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -179,8 +179,8 @@ class SnapshotTask:
         return found
 
 
-def _as_they_come(reader: Any) -> Iterator[pa.RecordBatch]:
-    """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which tells no sqlstate."""
+def _as_they_come(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which has no sqlstate."""
     try:
         yield from reader
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whoever reads a table and stands still, a frozen process, keeps nobody from altering it for long."""
+"""A reader of a table that stands still, as a frozen process does, keeps no other from altering it for long."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -70,10 +70,7 @@ class RemoteLog:
     async def snapshot(self, kinds: Iterable[str] | None = None) -> CatalogUpdates:
         """See RowLog. While ``counting``, one row stands for all of an append-only kind."""
         if self._counting and kinds is None:
-            pieces = await self._counted()
-            with answers():
-                read = self._heard(self._joined(pieces))
-                return CatalogUpdates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
+            return await self._counted()
         return await self._dump(consolidated=True, kinds=kinds)
 
     async def updates(self, lower: int) -> CatalogUpdates:
@@ -148,16 +145,20 @@ class RemoteLog:
         self._history = found
         return _updates(pieces)
 
-    async def _counted(self) -> Sequence[AnyMessage]:
+    async def _counted(self) -> CatalogUpdates:
         """What was seen before this log was opened may be of a history that is over; this one is to show the newest."""
-        if self._freshness is Freshness.OWN and self._history is None and self._seen.history is not None:
-            request = pb.ReadRowsRequest(at_least=self._seen.upper, history=self._seen.history)
-            try:
-                return await self._calls.gather("ReadRows", request)
-            except HistoryRewound:
-                self._seen.forget()
-                return await self._calls.gather("ReadRows", pb.ReadRowsRequest())
-        return await self._calls.gather("ReadRows", self._of(pb.ReadRowsRequest(at_least=self._enough())))
+        begins = self._freshness is Freshness.OWN and self._history is None and self._seen.history is not None
+        request = pb.ReadRowsRequest(at_least=self._enough(), history=self._seen.history if begins else self._history)
+        try:
+            pieces = await self._calls.gather("ReadRows", request)
+        except HistoryRewound:
+            if not begins:
+                raise
+            self._seen.forget()
+            pieces = await self._calls.gather("ReadRows", pb.ReadRowsRequest())
+        with answers():
+            read = self._heard(self._joined(pieces))
+            return CatalogUpdates([*read.updates, *counts_of(pieces[-1].counts, read.upper)], read.upper)
 
     async def _dump(self, *, consolidated: bool, kinds: Iterable[str] | None) -> CatalogUpdates:
         if kinds is not None and not (kinds := sorted(kinds)):
