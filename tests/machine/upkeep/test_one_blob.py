@@ -17,7 +17,7 @@ from persist.errors import Determinate, LocationError
 from persist.machine.backup.copying import Store
 from persist.machine.backup.verify import verify
 from persist.machine.local_shards import LocalShards
-from persist.machine.upkeep.repair import Repair
+from persist.machine.upkeep.repair import PartRepair
 from persist.runtime import system
 from persist.storage.open import open_blob
 
@@ -96,7 +96,7 @@ async def test_what_cannot_be_read_is_not_taken_out(tmp_path: Path) -> None:
         [refused, *_] = await parts(tools, shard)
         blob.keys = {refused}
         shards: LocalShards = tools.shards
-        repair = Repair(shards, tools.survey.versions, settings=QUICK, runtime=system())
+        repair = PartRepair(shards, tools.survey.versions, settings=QUICK, runtime=system())
         with pytest.raises(Determinate) as raised:
             await repair.repair(shard, deep=True)
         assert raised.value.details["key"] == refused
