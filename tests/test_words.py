@@ -87,7 +87,7 @@ def test_pages_say_who_does_what() -> None:
     report([f"{name(page)}: {word}" for page in pages if (word := vague(page.read_text()))])
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.combinations(PACKAGES, 2))
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PACKAGES, 2)))
 def test_a_name_that_users_import_means_one_thing(one: str, other: str) -> None:
     here, there = pytest.importorskip(one), pytest.importorskip(other)
     both = set(here.__all__) & set(there.__all__)
