@@ -310,6 +310,19 @@ def test_a_backup_has_a_place_of_its_own(persist, grown):
     assert sorted(each.name for each in location.iterdir() if each.name.startswith("backup")) == []
 
 
+def test_a_restore_has_a_place_of_its_own(persist, grown, tmp_path):
+    """Who deletes the restored location would delete the backups, too."""
+    backup = tmp_path / "backup"
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    before = sorted(backup.rglob("*"))
+    stores = ("--to-blob", f"file:{backup}/inner", "--to-consensus", f"sqlite:{tmp_path}/c.db")
+    for to in (("--to", backup), ("--to", backup / "inner"), ("--to", tmp_path), stores):
+        refused = persist("backup", "restore", backup, *to)
+        assert (refused.code, "place of its own" in refused.err) == (2, True), refused.err
+    assert sorted(backup.rglob("*")) == before
+    assert not (tmp_path / "c.db").exists()
+
+
 def test_a_mistyped_place_does_not_look_like_one_without_backups(persist, tmp_path):
     refused = persist("backup", "list", tmp_path / "bakcup")
     assert (refused.code, "no such directory" in refused.err) == (2, True)
