@@ -110,10 +110,17 @@ class Identity:
 
     async def take_over(self, deadline: Deadline) -> None:
         """Name a Blob anew whose Consensus is lost. Of a Consensus that has a name it is compared, as by ``enter``."""
-        record = await self._gate.look(deadline)
-        if record is None or not record.named:
+        if not await self.compare_named(deadline):
             await self.renew(deadline)
-        await self.enter(deadline)
+            await self.enter(deadline)
+
+    async def compare_named(self, deadline: Deadline) -> bool:
+        """Compare, as by ``enter``, with a Consensus that has a name; False: it has none, as a new one. Writes nothing."""
+        record = await self._gate.look(deadline)
+        named = record is not None and record.named
+        if named:
+            await self.enter(deadline)
+        return named
 
     def forget(self) -> None:
         """Look again before the next use: another history was met, perhaps of another location."""

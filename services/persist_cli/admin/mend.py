@@ -78,9 +78,13 @@ def _lost(loss: Loss) -> Row:
 
 
 async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> int:
-    """Begin shards again from their newest rollups. The exit code: 1 when some cannot be."""
+    """Begin shards again from their newest rollups. The exit code: 1 when some cannot be.
+
+    Raises UnsafeConfiguration (the Consensus is another location's), and then nothing was done.
+    """
     store = Store(machine.versions.blob, settings=machine.settings, runtime=machine.runtime)
     rebuilder = Rebuilder(store, machine.versions.consensus)
+    await rebuilder.check()
     there = [] if shards and all(map(is_id, shards)) else [shard async for shard in rebuilder.shards()]
     chosen = [among(each, there) for each in shards] or there
     rows: list[Row] = []

@@ -250,6 +250,18 @@ def test_consensus_is_rebuilt_from_blob(persist, grown):
     assert (again.json["known"], again.json["shards"]) == (len(told), [])
 
 
+def test_rebuild_into_another_living_location_is_refused_before_it_is_tried(persist, grown, people, tmp_path):
+    other = tmp_path / "other"
+    assert persist("shard", "append", "others", people, "--key", "id", "--location", other).code == 0
+    crossed = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{other}/consensus.db")
+    for which in (("--all",), ("--shard", SHARD)):
+        for more in ((), ("--json",), ("--commit",)):
+            refused = persist("admin", "rebuild", *which, *more, *crossed)
+            assert (refused.code, refused.out, "stores-of-two-locations" in refused.err) == (78, "", True), refused
+    for location in (grown, other):
+        assert persist("fsck", "--deep", "--location", location).code == 0
+
+
 def test_bucket_with_versions_and_an_older_consensus_make_a_point_in_time(persist, s3_uri, tmp_path):
     """Consensus is put back as it was; what it names is brought back; a backup of the two is restored elsewhere."""
     uri = s3_uri.replace("s3://persist", "s3://moments", 1)

@@ -63,6 +63,10 @@ class Rebuilder:
             if shard not in NO_SHARDS:
                 yield ShardId.parse(shard)
 
+    async def check(self) -> None:
+        """Raise UnsafeConfiguration where the Consensus is another location's than the Blob. Writes nothing."""
+        await self._identity.compare_named(self._store.deadline())
+
     async def rebuild(self, shard: ShardId, *, commit: bool = False) -> Rebuilt | None:
         """Begin the shard again, or only report what that would do; None when Consensus knows it already.
 
