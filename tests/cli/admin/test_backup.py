@@ -250,6 +250,62 @@ def test_consensus_is_rebuilt_from_blob(persist, grown):
     assert (again.json["known"], again.json["shards"]) == (len(told), [])
 
 
+def test_lost_consensus_is_told_with_what_to_do_and_never_begun_anew(persist, grown, people):
+    for file in grown.glob("consensus.db*"):
+        file.unlink()
+    advice = "persist admin rebuild --all --commit"
+    done = persist("doctor", "--location", grown, "--json")
+    [found] = [check for check in done.json if check["check"] in ("location", "stores")]
+    assert (done.code, found["state"], advice in found["next_step"]) == (1, "bad", True), found
+    assert "is not there" in found["found"]
+    assert "is the name right?" not in done.out
+    by_environment = persist("doctor", "--json", PERSIST_LOCATION=str(grown))
+    assert (by_environment.code, advice in by_environment.out) == (1, True)
+    stores = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{grown}/consensus.db")
+    for words in (
+        ("shard", "append", "fresh", people, "--key", "id"),
+        ("shard", "snapshot", "people"),
+        ("sql", "CREATE TABLE fresh (id bigint)"),
+        ("sql", "SELECT 1"),
+        ("catalog", "dump"),
+        ("source", "list"),
+        ("fsck",),
+        ("backup", "create", grown.parent / "backup"),
+    ):
+        for place in (("--location", grown), stores):
+            refused = persist(*words, *place)
+            assert (refused.code, "stores-of-two-locations" in refused.err) == (78, True), (words, refused.err)
+            assert advice in refused.err
+    assert [each.name for each in grown.iterdir()] == ["blob"]
+    # One that something else made, empty, gets the same advice.
+    library.embedded(grown, settings=PLAIN).close()
+    sqlite3.connect(grown / "consensus.db").close()
+    done = persist("doctor", "--location", grown, "--json")
+    [found] = [check for check in done.json if check["check"] == "stores"]
+    assert (done.code, advice in found["next_step"]) == (1, True)
+
+
+def test_rebuild_of_mistyped_stores_makes_nothing(persist, grown, tmp_path):
+    lost = tmp_path / "lost.db"
+    (tmp_path / "empty" / "blob").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    mistyped = ("--blob", f"file:{tmp_path}/nix/blob", "--consensus", f"sqlite:{lost}")
+    for which in (("--all",), ("--shard", SHARD)):
+        for place in (mistyped, ("--location", tmp_path / "empty")):
+            for more in ((), ("--commit",)):
+                refused = persist("admin", "rebuild", *which, *more, *place)
+                assert (refused.code, refused.out) == (2, ""), refused
+                assert "no persist location" in refused.err
+                assert "is the name right?" in refused.err
+    assert sorted(tmp_path.rglob("*")) == before
+    right = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{lost}")
+    dry = persist("admin", "rebuild", "--all", *right)
+    assert (dry.code, "nothing was changed" in dry.err, "walltime_ms: loose" in dry.err) == (0, True, True), dry.err
+    assert not lost.exists()
+    known = persist("admin", "rebuild", "--all", "--location", grown)
+    assert (known.code, "left alone" in known.err, "walltime_ms: loose" in known.err) == (0, True, False), known.err
+
+
 def test_rebuild_into_another_living_location_is_refused_before_it_is_tried(persist, grown, people, tmp_path):
     other = tmp_path / "other"
     assert persist("shard", "append", "others", people, "--key", "id", "--location", other).code == 0

@@ -57,9 +57,10 @@ class Rebuilder:
         self._gate = Gate(consensus, settings=store.settings, runtime=store.runtime)
         self._identity = Identity(store.blob, consensus, self._gate, settings=store.settings, runtime=store.runtime)
 
-    async def shards(self) -> AsyncIterator[ShardId]:
-        """The shards that have rollups in Blob, each once. Memory: the keys of all blobs."""
-        for shard in sorted({key.partition("/")[0] for key in await self._store.sizes("") if _ROLLUP.fullmatch(key)}):
+    async def shards(self, under: str = "") -> AsyncIterator[ShardId]:
+        """The shards that have rollups in Blob, each once; ``under``: only that prefix. Memory: all its keys."""
+        keys = await self._store.sizes(under)
+        for shard in sorted({key.partition("/")[0] for key in keys if _ROLLUP.fullmatch(key)}):
             if shard not in NO_SHARDS:
                 yield ShardId.parse(shard)
 
