@@ -221,11 +221,13 @@ class LocationTarget:
     def open(self, settings: "Settings", *, begin: bool = False, reads: bool = False) -> "persist.Client":
         """A client of the location: a context manager. Raises PersistError.
 
-        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument. ``reads``: of a
-        directory that may not be written what there is is read.
+        ``begin``: make the location if it is not there; otherwise that is refused with InvalidArgument. One that lost
+        its Consensus is refused with UnsafeConfiguration either way. ``reads``: of a directory that may not be written
+        what there is is read.
         """
         import persist
 
+        self.check_not_lost(settings)
         if not begin:
             self.check_there()
         if self.endpoint is not None:
@@ -271,6 +273,34 @@ class LocationTarget:
             return False
         return True
 
+    def check_not_lost(self, settings: "Settings") -> None:
+        """Raise UnsafeConfiguration where a Consensus of files is not there and the Blob is of a location that had one.
+
+        Opening would make an empty one, over which all that lies there looks like garbage. Not inside an event loop.
+        """
+        import asyncio
+        import contextlib
+
+        from persist.errors import LocationError
+        from persist.machine.identity import check_not_lost
+        from persist.runtime import system
+        from persist.storage.open import open_blob
+
+        if self.is_there():
+            return
+        blob_uri, consensus_uri = self.stores()
+
+        async def look() -> None:
+            blob = open_blob(blob_uri, settings=settings, runtime=system())
+            try:
+                # One that does not answer is reported by what opens it.
+                with contextlib.suppress(LocationError):
+                    await check_not_lost(blob, consensus_uri, settings=settings)
+            finally:
+                await blob.close()
+
+        asyncio.run(look())
+
     def check_blobs_there(self) -> None:
         """A directory's Blob is there, whether or not its Consensus is. Raises InvalidArgument."""
         from pathlib import Path
@@ -279,7 +309,8 @@ class LocationTarget:
         from persist.storage.layout import BLOB_NAME
 
         if self.location is not None and not (Path(self.location).expanduser() / BLOB_NAME).is_dir():
-            raise InvalidArgument("no persist location", hint=f"it has no {BLOB_NAME}/", directory=self.location)
+            hint = f"it has no {BLOB_NAME}/; is the name right?"
+            raise InvalidArgument("no persist location", hint=hint, directory=self.location)
 
     def stores(self) -> tuple[str, str]:
         """The URIs of Blob and Consensus. Not for an endpoint: its servers know them."""

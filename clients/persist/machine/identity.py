@@ -29,17 +29,20 @@ T = TypeVar("T")
 FINDING: Final = "stores-of-two-locations"
 _RACES_MAX: Final = 16
 _LOST: Final = (
-    "its shards name data that are not there: give the Blob of this location; if it is lost, persist backup restore"
-    " into new, empty stores; accepted once, a Blob that names no location is named at the next write"
+    "its shards name data that are not there",
+    "give the Blob of this location; if it is lost, persist backup restore into new, empty stores; accepted once, a"
+    " Blob that names no location is named at the next write",
 )
 _FOREIGN: Final = (
-    "what is written cannot be read, and what the other location holds would be swept: give the two stores of one"
-    " location, to a new one a Blob or prefix of its own"
+    "what is written cannot be read, and what the other location holds would be swept",
+    "give the two stores of one location, to a new one a Blob or prefix of its own",
 )
 _NO_CONSENSUS: Final = (
-    "the data that lie there would be swept: give the Consensus they belong to; if it is lost, persist admin rebuild"
-    " --all --commit or, into new, empty stores, persist backup restore; to a new location give a Blob of its own"
+    "the data that lie there would be swept",
+    "give the Consensus they belong to; if it is lost, persist admin rebuild --all --commit or, into new, empty stores,"
+    " persist backup restore; to a new location give a Blob of its own",
 )
+"""Of each: the consequence, and what to do."""
 
 
 class Identity:
@@ -110,10 +113,17 @@ class Identity:
 
     async def take_over(self, deadline: Deadline) -> None:
         """Name a Blob anew whose Consensus is lost. Of a Consensus that has a name it is compared, as by ``enter``."""
-        record = await self._gate.look(deadline)
-        if record is None or not record.named:
+        if not await self.compare_named(deadline):
             await self.renew(deadline)
-        await self.enter(deadline)
+            await self.enter(deadline)
+
+    async def compare_named(self, deadline: Deadline) -> bool:
+        """Compare a Consensus that has a name, as by ``enter``. False: it has none, as a new one. Writes nothing."""
+        record = await self._gate.look(deadline)
+        named = record is not None and record.named
+        if named:
+            await self.enter(deadline)
+        return named
 
     def forget(self) -> None:
         """Look again before the next use: another history was met, perhaps of another location."""
@@ -239,24 +249,20 @@ class Identity:
     # ---- what is wrong -------------------------------------------------------------------------------------------
 
     async def _foreign(self, record: LocationRecord | None, others: Set[LocationId], deadline: Deadline) -> Finding:
-        which = f"location {', '.join(sorted(others)[:3])}"
+        which = _which(others)
         if not await self._gate.has_shards(deadline):
             return self._empty(which)
-        return self._finding(f"the Blob {self._blob.uri}", f"that of {which}", self._required(record), _FOREIGN)
+        return _finding(f"the Blob {self._blob.uri}", f"that of {which}", self._required(record), _FOREIGN)
 
     def _empty(self, which: str) -> Finding:
-        required = f"that of {which}, which is the one of the Blob {self._blob.uri}"
-        return self._finding(f"the Consensus {self._consensus.uri}", "empty", required, _NO_CONSENSUS)
+        return _without_consensus(self._consensus.uri, "empty", which, self._blob)
 
     def _unnamed(self, record: LocationRecord | None) -> Finding:
-        return self._finding(f"the Blob {self._blob.uri}", "of no location", self._required(record), _LOST)
+        return _finding(f"the Blob {self._blob.uri}", "of no location", self._required(record), _LOST)
 
     def _required(self, record: LocationRecord | None) -> str:
         which = "a location that has no id yet" if record is None or record.id is None else f"location {record.id}"
         return f"that of {which}, which is the one of Consensus {self._consensus.uri}"
-
-    def _finding(self, setting: str, found: str, required: str, consequence: str) -> Finding:
-        return Finding(name=FINDING, setting=setting, found=found, required=required, consequence=consequence)
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
@@ -270,8 +276,7 @@ class Identity:
         """All locations that the Blob names."""
 
         async def call(seconds: float) -> set[LocationId]:
-            keys = [key async for key, _ in self._blob.list(f"{IDENTITY}/", timeout=seconds)]
-            return {found for key in keys if (found := identity_of(key)) is not None}
+            return await _names_in(self._blob, seconds)
 
         return await self._asked(deadline, call)
 
@@ -314,6 +319,37 @@ class Identity:
         if deadline.once:
             return await certain(call(deadline.slice(limit)))
         return await self._attempts.read(deadline, call, limit_ms=limit)
+
+
+async def check_not_lost(blob: Blob, consensus: str, *, settings: Settings) -> None:
+    """Raise UnsafeConfiguration where a Blob names a location and the Consensus with this URI is not there.
+
+    For one that opening would make. One Blob read. Raises LocationError.
+    """
+    names = await _names_in(blob, settings.blob_timeout_ms / 1000)
+    if names:
+        check_safe([_without_consensus(consensus, "not there", _which(names), blob)], settings.allow_unsafe)
+
+
+async def _names_in(blob: Blob, seconds: float) -> set[LocationId]:
+    keys = [key async for key, _ in blob.list(f"{IDENTITY}/", timeout=seconds)]
+    return {found for key in keys if (found := identity_of(key)) is not None}
+
+
+def _which(locations: Set[LocationId]) -> str:
+    return f"location {', '.join(sorted(locations)[:3])}"
+
+
+def _without_consensus(consensus: str, found: str, which: str, blob: Blob) -> Finding:
+    required = f"that of {which}, which is the one of the Blob {blob.uri}"
+    return _finding(f"the Consensus {consensus}", found, required, _NO_CONSENSUS)
+
+
+def _finding(setting: str, found: str, required: str, why: tuple[str, str]) -> Finding:
+    consequence, remedy = why
+    return Finding(
+        name=FINDING, setting=setting, found=found, required=required, consequence=consequence, remedy=remedy
+    )
 
 
 def _is_state(key: str) -> bool:

@@ -145,10 +145,11 @@ def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> No
         f" [accept: PERSIST_ALLOW_UNSAFE={f.name}]"
         for f in refused
     ]
+    remedies = "; ".join(sorted({f.remedy or "correct the settings" for f in refused}))
     accept = ",".join([*allow_unsafe, *(finding.name for finding in refused)])
     raise UnsafeConfiguration(
         "the store could lose acknowledged data:\n  " + "\n  ".join(lines) + "\n",
-        hint=f"correct the settings, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}",
+        hint=f"{remedies}, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}",
         findings=",".join(finding.name for finding in refused),
     )
 

@@ -12,13 +12,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """An unsafe setting found by a live check: its stable name, what is, what must be, and what happens otherwise."""
+    """An unsafe setting found by a live check: its stable name, what is, what must be, and what happens otherwise.
+
+    ``remedy``: what to do, where that is more than to set it as it must be.
+    """
 
     name: str
     setting: str
     found: str
     required: str
     consequence: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

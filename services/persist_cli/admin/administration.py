@@ -76,22 +76,39 @@ class Machine:
         return [names.among(each, known) for each in shards] if shards else known
 
 
-def run(
-    target: LocationTarget, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, consensus_lost: bool = False
-) -> T:
+def run(target: LocationTarget, settings: Settings, work: Callable[[Machine], Awaitable[T]]) -> T:
     """Open the machine, work with it, close it. Raises InvalidArgument for a place where there is no location,
-    UnsafeConfiguration for the stores of two.
-
-    ``consensus_lost``: its Consensus may be gone, and is made then.
+    UnsafeConfiguration for the stores of two, and for one that lost its Consensus.
     """
-    target.check_blobs_there() if consensus_lost else target.check_there()
+    target.check_not_lost(settings)
+    target.check_there()
 
+    async def checked(machine: Machine) -> T:
+        await machine.check()
+        await machine.shards.check_place(timeout=settings.timeout_ms / 1000)
+        return await work(machine)
+
+    return _opened(target, settings, checked)
+
+
+def run_without_consensus(
+    target: LocationTarget, settings: Settings, work: Callable[[Machine], Awaitable[T]], *, commit: bool
+) -> T:
+    """As ``run`` where Consensus may be gone. What is to be checked of the stores is left to ``work``.
+
+    One that is gone is made when ``work`` first reaches it, if ``commit``; otherwise an empty one in memory stands in.
+    Raises InvalidArgument for a directory without a Blob.
+    """
+    target.check_blobs_there()
+    if not commit and not target.is_there():
+        target = dataclasses.replace(target, location=None, blob=target.stores()[0], consensus="mem:lost")
+    return _opened(target, settings, work)
+
+
+def _opened(target: LocationTarget, settings: Settings, work: Callable[[Machine], Awaitable[T]]) -> T:
     async def main() -> T:
         machine = Machine(target, settings)
         try:
-            await machine.check()
-            if not consensus_lost:
-                await machine.shards.check_place(timeout=settings.timeout_ms / 1000)
             return await work(machine)
         finally:
             await machine.shards.close()

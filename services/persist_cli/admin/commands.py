@@ -253,11 +253,11 @@ def rebuild(
     from persist_cli.admin import mend as admin_mend
 
     machine.check_choice(which.shards, which.every)
-    code = machine.run(
+    code = machine.run_without_consensus(
         target,
         settings,
         lambda m: admin_mend.rebuild(m, which.shards, commit=which.commit, json=run.json),
-        consensus_lost=True,
+        commit=which.commit,
     )
     raise typer.Exit(code)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from persist.core.ids import ShardId
 from persist.core.names import among, is_id
-from persist.errors import CorruptData, PersistError, VersionMismatch
+from persist.errors import CorruptData, InvalidArgument, PersistError, VersionMismatch
 from persist.machine.backup.copying import Store
 from persist.machine.backup.rebuild import Rebuilder, Rebuilt
 from persist.machine.upkeep import next_step
@@ -78,10 +78,20 @@ def _lost(loss: Loss) -> Row:
 
 
 async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> int:
-    """Begin shards again from their newest rollups. The exit code: 1 when some cannot be."""
+    """Begin shards again from their newest rollups. The exit code: 1 when some cannot be.
+
+    Raises InvalidArgument (the Blob has none: a mistyped place), UnsafeConfiguration (the Consensus is another
+    location's). Nothing was done then, nor was a Consensus made.
+    """
     store = Store(machine.versions.blob, settings=machine.settings, runtime=machine.runtime)
     rebuilder = Rebuilder(store, machine.versions.consensus)
-    there = [] if shards and all(map(is_id, shards)) else [shard async for shard in rebuilder.shards()]
+    ids = bool(shards) and all(map(is_id, shards))
+    there = [shard for under in (shards if ids else [""]) async for shard in rebuilder.shards(under)]
+    if not there:
+        hint = f"no state of {'these shards' if ids else 'a shard'} lies in its Blob: is the name right?"
+        raise InvalidArgument("no persist location", hint=hint, blob=machine.versions.blob.uri)
+    await machine.check()
+    await rebuilder.check()
     chosen = [among(each, there) for each in shards] or there
     rows: list[Row] = []
     failed = known = 0
@@ -104,8 +114,9 @@ async def rebuild(machine: Machine, shards: list[str], *, commit: bool, json: bo
     print_rows(rows)
     if known:
         note(f"{known:,} that Consensus knows were left alone")
-    note("lost is what was committed after walltime_ms: loose parts may be of it, and no state names them")
-    say(commit, rows)
+    if rows:
+        note("lost is what was committed after walltime_ms: loose parts may be of it, and no state names them")
+        say(commit, rows)
     return code
 
 

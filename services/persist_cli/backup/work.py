@@ -34,7 +34,7 @@ async def create(
     machine: Machine, target: LocationTarget, destination: str, shards: list[str], *, lease_ms: int, json: bool
 ) -> int:
     """Take a backup. The exit code: 1 when a shard was left out."""
-    _check_apart(destination, target)
+    _check_apart(destination, target, "a backup is not kept with what it is a backup of")
     only = await machine.chosen(shards) if shards else []
 
     async def work(to: Store) -> int:
@@ -121,6 +121,7 @@ def restore(
     json: bool,
 ) -> None:
     """Restore a backup into an empty location; one that left shards out only if ``partial``."""
+    _check_apart(destination, target, "a location is not restored to where its backup is kept")
     blob_uri, consensus_uri = target.stores()
     runtime = system()
 
@@ -171,19 +172,17 @@ def _folder(destination: str) -> Path | None:
     return Path(unquote(path.partition("?")[0])) if scheme == "file" else None
 
 
-def _check_apart(destination: str, target: LocationTarget) -> None:
+def _check_apart(destination: str, target: LocationTarget, refusal: str) -> None:
     """Raises InvalidArgument: who deletes the location's directory would delete its backups, too, or the other way."""
-    folder = _folder(destination)
-    if folder is None or target.location is None:
+    kept = _folder(destination)
+    place = target.location or target.stores()[0]
+    used = Path(place).expanduser() if target.location else None if place.startswith("mem:") else _folder(place)
+    if kept is None or used is None:
         return
-    there, location = folder.resolve(), Path(target.location).expanduser().resolve()
-    if there == location or there in location.parents or location in there.parents:
-        raise InvalidArgument(
-            "a backup is not kept with what it is a backup of",
-            hint="name a place of its own, best on another disk",
-            destination=destination,
-            location=target.location,
-        )
+    there, here = kept.resolve(), used.resolve()
+    if there == here or there in here.parents or here in there.parents:
+        hint = "name a place of its own, best on another disk"
+        raise InvalidArgument(refusal, hint=hint, destination=destination, location=place)
 
 
 def _make_folder(target: LocationTarget) -> None:

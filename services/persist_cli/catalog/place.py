@@ -76,7 +76,7 @@ class CatalogPlace:
                     self._refuse()
                 return await work(catalog)
 
-        self._check_there()
+        self._check_there(settings)
         return asyncio.run(main())
 
     def in_environment(
@@ -100,8 +100,7 @@ class CatalogPlace:
                 environment = await client.environment(self.environment, role=role or ROLE, endpoints=endpoints)
                 return await work(environment)
 
-        if not new:
-            self._check_there()
+        self._check_there(settings, new=new)
         return asyncio.run(main())
 
     async def live_leader(self, settings: "Settings", token: "FenceToken", incarnation: int) -> str:
@@ -179,8 +178,8 @@ class CatalogPlace:
             self._refuse()
         return await open_shard_log(client, self.environment)
 
-    def _check_there(self) -> None:
-        """Opening makes the files that are not there: a misspelt name would leave empty ones behind."""
+    def _check_there(self, settings: "Settings", *, new: bool = False) -> None:
+        """Opening makes the files that are not there: a misspelt name would leave empty ones behind, unless ``new``."""
         from persist.errors import InvalidArgument
 
         if self.stash is not None and self.stash.startswith("sqlite:"):
@@ -190,7 +189,9 @@ class CatalogPlace:
                     "there is no such file", hint="the first process that writes makes a stash", path=path
                 )
         elif self.target is not None:
-            self.target.check_there()
+            self.target.check_not_lost(settings)
+            if not new:
+                self.target.check_there()
 
     def __str__(self) -> str:
         """Without passwords."""

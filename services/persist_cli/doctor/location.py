@@ -46,7 +46,11 @@ def location(target: LocationTarget, settings: Settings, timeout: float, *, type
             yield from asyncio.run(_endpoint(endpoint, timeout))
     else:
         try:
+            target.check_not_lost(settings)
             target.check_there()
+        except UnsafeConfiguration as error:
+            yield Check("stores", BAD, error.message, error.hint)
+            return
         except InvalidArgument as error:
             # Looking further would make it.
             yield Check(

@@ -73,7 +73,7 @@ def create_source(
     """Create it and say what there is now."""
     with _sessions(spark, master, f"persist source create {name}") as session, progress(f"reading {name}") as report:
         source = ingest.create(
-            _location(target, begin=True),
+            _location(run, target, begin=True),
             name,
             type_name,
             options,
@@ -87,7 +87,7 @@ def create_source(
     if run.json:
         print_json(_shown(source))
         return
-    names = item_names(_location(target), source)
+    names = item_names(_location(run, target), source)
     rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
     print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
     note(f"created; now: persist source run {name} {_flag(target)}")
@@ -97,7 +97,7 @@ def create_source(
 
 def show_sources(run: Invocation, target: LocationTarget) -> None:
     """All sources."""
-    records = ingest.Records(_client(target))
+    records = ingest.Records(_client(run, target))
     sources, creating = records.sources(), ingest.claims(records)
     if run.json:
         shown = {"sources": [_shown(source) for source in sources.values()]}
@@ -114,7 +114,7 @@ def show_sources(run: Invocation, target: LocationTarget) -> None:
 
 def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstream: bool, count: bool) -> bool:
     """One source; whether it failed, or holds what cannot be."""
-    told = ingest.status(_location(target), name, ask_upstream=ask_upstream, count_rows=count)
+    told = ingest.status(_location(run, target), name, ask_upstream=ask_upstream, count_rows=count)
     is_negative = any(each.negative for each in told.counts.values())
     is_wrong = is_negative or told.state == "failed" or any(each.state == "stalled" for each in told.exports.values())
     if run.json:
@@ -192,7 +192,7 @@ def resnapshot_source(
     """Snapshot one of its exports again."""
     pace = ingest.Pace(rows_per_second=rows_per_second)
     with progress(f"reading {export}") as report:
-        source = ingest.resnapshot(_location(target), name, export, minter=minter, pace=pace, report=report)
+        source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
     if run.json:
         print_json({"source": name, "export": export, "shard": source.exports[export]})
         return
@@ -203,7 +203,7 @@ def add_to_source(
     run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int
 ) -> None:
     """Take one more table in."""
-    location, before = _location(target), ingest.Records(_client(target)).source(name)
+    location, before = _location(run, target), ingest.Records(_client(run, target)).source(name)
     pace = ingest.Pace(rows_per_second=rows_per_second)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
@@ -217,10 +217,10 @@ def add_to_source(
 
 def drop_from_source(run: Invocation, target: LocationTarget, name: str, export: str, *, commit: bool) -> None:
     """Have it go on without one of its tables, or say what that would do."""
-    source = ingest.Records(_client(target)).source(name)
+    source = ingest.Records(_client(run, target)).source(name)
     check_export(source, export)
     if commit:
-        ingest.drop_export(_location(target), name, export)
+        ingest.drop_export(_location(run, target), name, export)
     if run.json:
         print_json({"source": name, "export": export, "shard": source.exports[export], "dropped": commit})
         return
@@ -231,7 +231,7 @@ def drop_from_source(run: Invocation, target: LocationTarget, name: str, export:
 
 def run_source(run: Invocation, target: LocationTarget, name: str, running: Running) -> None:
     """Ingest until stopped."""
-    _adopt(target, name)
+    _adopt(run, target, name)
     options = ingest.PipelineOptions(
         tick_ms=running.tick_ms,
         commit_steps_late=running.commit_late,
@@ -241,7 +241,9 @@ def run_source(run: Invocation, target: LocationTarget, name: str, running: Runn
     )
     with (
         _sessions(running.spark, running.master, f"persist source run {name}") as session,
-        ingest.Pipeline(_location(target), name, options=options, session=session, complain=_Patient()) as pipeline,
+        ingest.Pipeline(
+            _location(run, target), name, options=options, session=session, complain=_Patient()
+        ) as pipeline,
         _stopped_by_signals(pipeline.stop),
         _telling(run, name) as tell,
     ):
@@ -249,10 +251,10 @@ def run_source(run: Invocation, target: LocationTarget, name: str, running: Runn
         pipeline.run(steps=running.steps, until=tell)
 
 
-def _adopt(target: LocationTarget, name: str) -> None:
+def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:
     """Make the item of the source, where there is an environment; ingesting needs none."""
     try:
-        ingest.adopt(_location(target), name)
+        ingest.adopt(_location(run, target), name)
     except ingest.SourceNotFound:
         raise
     except PersistError as error:
@@ -276,9 +278,9 @@ def drop_source(
     run: Invocation, target: LocationTarget, name: str, *, commit: bool, force: bool, cascade: bool
 ) -> None:
     """Drop it, or say what that would do."""
-    location = _location(target)
+    location = _location(run, target)
     left: list[str] = []
-    attempt = ingest.claims(ingest.Records(_client(target))).get(name)
+    attempt = ingest.claims(ingest.Records(_client(run, target))).get(name)
     if attempt is not None:
         if commit:
             ingest.abandon(location, name, force=force, left=lambda error: left.append(str(error)))
@@ -294,7 +296,7 @@ def drop_source(
     if commit:
         source = ingest.drop(location, name, cascade=cascade, force=force, left=lambda error: left.append(str(error)))
     else:
-        source = ingest.Records(_client(target)).source(name)
+        source = ingest.Records(_client(run, target)).source(name)
     if run.json:
         print_json({"dropped": commit, **({"left": left} if left else {}), **_shown(source)})
         return
@@ -306,7 +308,8 @@ def drop_source(
         note("nothing was done; add --commit")
 
 
-def _location(target: LocationTarget, *, begin: bool = False) -> ingest.Location:
+def _location(run: Invocation, target: LocationTarget, *, begin: bool = False) -> ingest.Location:
+    target.check_not_lost(run.settings())
     if not begin:
         target.check_there()
     return ingest.Location(
@@ -314,10 +317,10 @@ def _location(target: LocationTarget, *, begin: bool = False) -> ingest.Location
     ).resolved()
 
 
-def _client(target: LocationTarget) -> "persist.Client":
+def _client(run: Invocation, target: LocationTarget) -> "persist.Client":
     from persist_ingest.location import client
 
-    return client(_location(target))
+    return client(_location(run, target))
 
 
 def _flag(target: LocationTarget) -> str:

@@ -250,6 +250,74 @@ def test_consensus_is_rebuilt_from_blob(persist, grown):
     assert (again.json["known"], again.json["shards"]) == (len(told), [])
 
 
+def test_lost_consensus_is_told_with_what_to_do_and_never_begun_anew(persist, grown, people):
+    for file in grown.glob("consensus.db*"):
+        file.unlink()
+    advice = "persist admin rebuild --all --commit"
+    done = persist("doctor", "--location", grown, "--json")
+    [found] = [check for check in done.json if check["check"] in ("location", "stores")]
+    assert (done.code, found["state"], advice in found["next_step"]) == (1, "bad", True), found
+    assert "is not there" in found["found"]
+    assert "is the name right?" not in done.out
+    by_environment = persist("doctor", "--json", PERSIST_LOCATION=str(grown))
+    assert (by_environment.code, advice in by_environment.out) == (1, True)
+    stores = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{grown}/consensus.db")
+    for words in (
+        ("shard", "append", "fresh", people, "--key", "id"),
+        ("shard", "snapshot", "people"),
+        ("sql", "CREATE TABLE fresh (id bigint)"),
+        ("sql", "SELECT 1"),
+        ("catalog", "dump"),
+        ("source", "list"),
+        ("fsck",),
+        ("backup", "create", grown.parent / "backup"),
+    ):
+        for place in (("--location", grown), stores):
+            refused = persist(*words, *place)
+            assert (refused.code, "stores-of-two-locations" in refused.err) == (78, True), (words, refused.err)
+            assert advice in refused.err
+    assert [each.name for each in grown.iterdir()] == ["blob"]
+    # One that something else made, empty, gets the same advice.
+    library.embedded(grown, settings=PLAIN).close()
+    sqlite3.connect(grown / "consensus.db").close()
+    done = persist("doctor", "--location", grown, "--json")
+    [found] = [check for check in done.json if check["check"] == "stores"]
+    assert (done.code, advice in found["next_step"]) == (1, True)
+
+
+def test_rebuild_of_mistyped_stores_makes_nothing(persist, grown, tmp_path):
+    lost = tmp_path / "lost.db"
+    (tmp_path / "empty" / "blob").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    mistyped = ("--blob", f"file:{tmp_path}/nix/blob", "--consensus", f"sqlite:{lost}")
+    for which in (("--all",), ("--shard", SHARD)):
+        for place in (mistyped, ("--location", tmp_path / "empty")):
+            for more in ((), ("--commit",)):
+                refused = persist("admin", "rebuild", *which, *more, *place)
+                assert (refused.code, refused.out) == (2, ""), refused
+                assert "no persist location" in refused.err
+                assert "is the name right?" in refused.err
+    assert sorted(tmp_path.rglob("*")) == before
+    right = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{lost}")
+    dry = persist("admin", "rebuild", "--all", *right)
+    assert (dry.code, "nothing was changed" in dry.err, "walltime_ms: loose" in dry.err) == (0, True, True), dry.err
+    assert not lost.exists()
+    known = persist("admin", "rebuild", "--all", "--location", grown)
+    assert (known.code, "left alone" in known.err, "walltime_ms: loose" in known.err) == (0, True, False), known.err
+
+
+def test_rebuild_into_another_living_location_is_refused_before_it_is_tried(persist, grown, people, tmp_path):
+    other = tmp_path / "other"
+    assert persist("shard", "append", "others", people, "--key", "id", "--location", other).code == 0
+    crossed = ("--blob", f"file:{grown}/blob", "--consensus", f"sqlite:{other}/consensus.db")
+    for which in (("--all",), ("--shard", SHARD)):
+        for more in ((), ("--json",), ("--commit",)):
+            refused = persist("admin", "rebuild", *which, *more, *crossed)
+            assert (refused.code, refused.out, "stores-of-two-locations" in refused.err) == (78, "", True), refused
+    for location in (grown, other):
+        assert persist("fsck", "--deep", "--location", location).code == 0
+
+
 def test_bucket_with_versions_and_an_older_consensus_make_a_point_in_time(persist, s3_uri, tmp_path):
     """Consensus is put back as it was; what it names is brought back; a backup of the two is restored elsewhere."""
     uri = s3_uri.replace("s3://persist", "s3://moments", 1)
@@ -308,6 +376,19 @@ def test_a_backup_has_a_place_of_its_own(persist, grown):
         refused = persist("backup", "create", place, "--location", grown)
         assert (refused.code, "place of its own" in refused.err) == (2, True), refused.err
     assert sorted(each.name for each in location.iterdir() if each.name.startswith("backup")) == []
+
+
+def test_a_restore_has_a_place_of_its_own(persist, grown, tmp_path):
+    """Who deletes the restored location would delete the backups, too."""
+    backup = tmp_path / "backup"
+    assert persist("backup", "create", backup, "--location", grown).code == 0
+    before = sorted(backup.rglob("*"))
+    stores = ("--to-blob", f"file:{backup}/inner", "--to-consensus", f"sqlite:{tmp_path}/c.db")
+    for to in (("--to", backup), ("--to", backup / "inner"), ("--to", tmp_path), stores):
+        refused = persist("backup", "restore", backup, *to)
+        assert (refused.code, "place of its own" in refused.err) == (2, True), refused.err
+    assert sorted(backup.rglob("*")) == before
+    assert not (tmp_path / "c.db").exists()
 
 
 def test_a_mistyped_place_does_not_look_like_one_without_backups(persist, tmp_path):

@@ -57,11 +57,16 @@ class Rebuilder:
         self._gate = Gate(consensus, settings=store.settings, runtime=store.runtime)
         self._identity = Identity(store.blob, consensus, self._gate, settings=store.settings, runtime=store.runtime)
 
-    async def shards(self) -> AsyncIterator[ShardId]:
-        """The shards that have rollups in Blob, each once. Memory: the keys of all blobs."""
-        for shard in sorted({key.partition("/")[0] for key in await self._store.sizes("") if _ROLLUP.fullmatch(key)}):
+    async def shards(self, under: str = "") -> AsyncIterator[ShardId]:
+        """The shards that have rollups in Blob, each once; ``under``: only that prefix. Memory: all its keys."""
+        keys = await self._store.sizes(under)
+        for shard in sorted({key.partition("/")[0] for key in keys if _ROLLUP.fullmatch(key)}):
             if shard not in NO_SHARDS:
                 yield ShardId.parse(shard)
+
+    async def check(self) -> None:
+        """Raise UnsafeConfiguration where the Consensus is another location's than the Blob. Writes nothing."""
+        await self._identity.compare_named(self._store.deadline())
 
     async def rebuild(self, shard: ShardId, *, commit: bool = False) -> Rebuilt | None:
         """Begin the shard again, or only report what that would do; None when Consensus knows it already.
