@@ -2,7 +2,8 @@
 
 Fixtures: ``redis_uri``, ``postgres_uri``, ``s3_uri`` start a real server at first use, one per session;
 ``fresh_redis_uri``, ``fresh_postgres_uri``, ``fresh_s3_uri`` are functions giving an empty place on it each time.
-``async def test_...`` runs under asyncio.run with a limit of 240 s, or ``@pytest.mark.timeout_s(n)``.
+``async def test_...`` runs under asyncio.run with a limit of 240 s (an hour in ``make sim``), or by
+``@pytest.mark.timeout_s(n)``.
 A test fails when a background task ended with an exception that was not looked at, unless it takes ``unseen`` and
 empties it.
 """
@@ -21,14 +22,14 @@ import pytest
 from costs import Costs
 from hypothesis import HealthCheck, settings
 from kinds import KINDS, kind_of
-from simulation.budget import examples
+from simulation.budget import FULL, examples
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from persist.testing import servers
 
-COROUTINE_TEST_SECONDS = 240.0
+COROUTINE_TEST_SECONDS = 3_600.0 if FULL else 240.0
 
 # The same examples every time, so that a failure is the change's and not the day's. To look for new ones:
 # make test ARGS="tests/property --hypothesis-profile=explore"
