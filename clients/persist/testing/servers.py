@@ -29,6 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 _READY_SECONDS = 120.0
 _OLD_CHILDREN = "pre-existing shared memory block"
 _POLL_SECONDS = 0.02
@@ -125,10 +127,12 @@ class Server:
         return False
 
     def kill(self) -> None:
-        """kill -9, keeping data and port for ``start``."""
-        pid = self.pid
-        os.kill(pid, signal.SIGKILL)
-        while self._alive() or _answers(self.port):
+        """kill -9, keeping data and port for ``start``; nothing that it started answers any more."""
+        # A child of PostgreSQL goes on serving its connection until it is told that its postmaster is gone.
+        self.pause()
+        children = psutil.Process(self.pid).children(recursive=True)
+        os.kill(self.pid, signal.SIGKILL)
+        while self._alive() or _answers(self.port) or any(map(_lives, children)):
             self._pause()
 
     def pause(self) -> None:
@@ -377,6 +381,13 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _answers(port: int) -> bool:
