@@ -573,7 +573,7 @@ def _stamped(entries: pa.Table, ts: int) -> pa.Table:
 
 
 def _marker(log: ShardId, end: int) -> Transaction:
-    """Nothing to compare: every process copies until ``end`` the rows that are missing, from where the last one ended."""
+    """Compared with nothing: every process copies until ``end`` what is missing, from where the last one ended."""
     return Transaction(app_id=f"{WAL_APPLICATION}{log}", version=end, owner=Transaction.owner_of("", ""))
 
 
