@@ -24,6 +24,8 @@ from persist_cli.catalog import commands as catalog
 from persist_cli.doctor import commands as doctor
 from persist_cli.hold import commands as holds
 from persist_cli.options import EXIT_FAILED, Invocation
+from persist_cli.output import Effect, Output, OutputFailed
+from persist_cli.partly import SAID_OF, PartlyDone, happened
 from persist_cli.serve import commands as serve
 from persist_cli.shard import commands as shards
 from persist_cli.source import commands as sources
@@ -59,6 +61,8 @@ app = App(
     name="persist",
     cls=_Root,
     help="Durable, definite time-varying collections: run the services, look into shards, find out what is wrong.",
+    epilog="Exit codes: 0 done; 1 failed; 2 wrong usage, nothing happened; 3 it happened, or a part of it: standard"
+    " error says what; 78 refused.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,7 +73,9 @@ RUN: Final = "Run it"
 KEEP: Final = "Keep it well"
 
 app.command("dev", rich_help_panel=BEGIN, short_help="All services in one process, on this machine.")(serve.dev)
-app.command("doctor", rich_help_panel=BEGIN, short_help="What is wrong here, and what to do.")(doctor.doctor)
+app.command("doctor", effect=Effect.READS, rich_help_panel=BEGIN, short_help="What is wrong here, and what to do.")(
+    doctor.doctor
+)
 app.command("sql", rich_help_panel=DATA, short_help="Query and change collections by name, at a time.")(sql.sql)
 app.add_typer(holds.app, name="hold", rich_help_panel=DATA, short_help="Keep the history of collections readable.")
 app.add_typer(shards.app, name="shard", rich_help_panel=DATA)
@@ -77,8 +83,12 @@ app.add_typer(sources.app, name="source", rich_help_panel=DATA)
 app.add_typer(catalog.app, name="catalog", rich_help_panel=DATA, short_help="Look into catalogs, and repair them.")
 app.add_typer(serve.app, name="serve", rich_help_panel=RUN)
 app.add_typer(backup.app, name="backup", rich_help_panel=KEEP)
-app.command("usage", rich_help_panel=KEEP, short_help="What shards keep in Blob, and what it costs.")(usage.usage)
-app.command("fsck", rich_help_panel=KEEP, short_help="Check that all that shards need is there.")(fsck.fsck)
+app.command(
+    "usage", effect=Effect.READS, rich_help_panel=KEEP, short_help="What shards keep in Blob, and what it costs."
+)(usage.usage)
+app.command("fsck", effect=Effect.READS, rich_help_panel=KEEP, short_help="Check that all that shards need is there.")(
+    fsck.fsck
+)
 app.add_typer(admin.app, name="admin", rich_help_panel=KEEP, short_help="Clean up and mend, with --commit.")
 shards.app.command("finalize")(admin.finalize)
 
@@ -113,8 +123,11 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     Nothing that was given as a secret, on the command line or in the environment, comes out on standard error.
     """
     invocation = Invocation(arguments=arguments, environ=environ, vocabulary=frozenset(_words(app)))
+    output = Output(sys.stdout)
     with contextlib.redirect_stderr(cast(TextIO, _Hushed(sys.stderr, invocation))):
-        return _run(arguments, invocation)
+        with contextlib.redirect_stdout(cast(TextIO, output)):
+            code = _run(arguments, invocation, output)
+        return output.end(code)
 
 
 def _words(tree: typer.Typer) -> Iterator[str]:
@@ -156,21 +169,30 @@ def _command() -> Callable[..., object]:
     return typer.main.get_command(app)
 
 
-def _run(arguments: Sequence[str], invocation: Invocation) -> int:
+def _run(arguments: Sequence[str], invocation: Invocation, output: Output) -> int:
     try:
         # Not standalone: that would break lines, in which no secret could be found any more.
         code = _command()(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):
+        if output.effect is Effect.ONE_COMMIT:
+            typer.echo("persist: interrupted: it may have happened; look before it is repeated", err=True)
         return EXIT_FAILED
+    except OutputFailed as error:
+        return output.said(error)
+    except PartlyDone as error:
+        return error.code_of(_explain(error.error, invocation, error.happened, error.done))
     except Exception as error:
-        return _explain(error, invocation)
+        return _explain(error, invocation, happened(error) if output.effect is Effect.ONE_COMMIT else "")
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: Exception, invocation: Invocation) -> int:
-    """Print it: in one line for people, in one JSON object for a program that asked for JSON. Returns the exit code."""
+def _explain(error: Exception, invocation: Invocation, happened: str = "", done: Sequence[str] = ()) -> int:
+    """Print it: in one line for people, in one JSON object for a program that asked for JSON. Returns the exit code.
+
+    ``happened``: whether what failed did, as far as that is known; ``done``: what had taken effect before it.
+    """
     from persist.errors import PersistError, UnsafeConfiguration, UsageError
 
     if hasattr(error, "show") and hasattr(error, "exit_code"):
@@ -184,11 +206,21 @@ def _explain(error: Exception, invocation: Invocation) -> int:
         code = EXIT_REFUSED if isinstance(error, UnsafeConfiguration) else code
         told = {"error": error.reason, "message": error.message, "details": error.details, "hint": error.hint}
         line = str(error)
+    elif isinstance(error, OutputFailed):
+        code = EXIT_FAILED
+        told = {"error": "OUTPUT_FAILED", "message": f"standard output: {error}"}
+        line = told["message"]
     else:
         code = EXIT_FAILED
         told = {"error": type(error).__name__, "message": str(error)}
         line = f"{type(error).__name__}: {error}"
         line = line if invocation.debug else f"{line} (persist --debug … shows where)"
+    if happened:
+        told["happened"] = happened
+        line += f"; {SAID_OF[happened]}"
+    if done:
+        told["took_effect"] = list(done)
+        line += f"; before it took effect: {', '.join(done)}"
     if invocation.json:
         _tell_program(told)
     else:

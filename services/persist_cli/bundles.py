@@ -6,6 +6,7 @@ command that names the bundle. Several bundles of a command may ask for its ``co
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 
 from persist.typed import Record
+from persist_cli.output import Effect, Output
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -20,12 +22,14 @@ Command = TypeVar("Command", bound=Callable[..., None])
 class App(typer.Typer):
     """A group of commands whose parameters may be bundles."""
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
-        """Registers a command and returns it as it is."""
+    def command(
+        self, name: str | None = None, *, effect: Effect = Effect.MANY_STEPS, **options: Any
+    ) -> Callable[[Command], Command]:
+        """Registers a command and returns it as it is. ``effect``: what it changes."""
         register = super().command(name, **options)
 
         def registered(command: Command) -> Command:
-            made = unfolded(command)
+            made = unfolded(command, effect)
             made.__doc__ = flowing(inspect.getdoc(command) or "")
             register(made)
             return command
@@ -38,7 +42,7 @@ def flowing(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
-def unfolded(command: Callable[..., None]) -> Callable[..., None]:
+def unfolded(command: Callable[..., None], effect: Effect = Effect.MANY_STEPS) -> Callable[..., None]:
     """The command with the fields of its bundles for parameters, each where its bundle stands."""
     own = inspect.signature(command).parameters.values()
     bundles: Record = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
@@ -51,6 +55,8 @@ def unfolded(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def folded(**given: object) -> None:
+        if isinstance(sys.stdout, Output):
+            sys.stdout.effect = effect
         made = {
             name: bundle(**{each.name: given[each.name] for each in fields(bundle)}) for name, bundle in bundles.items()
         }

@@ -140,6 +140,7 @@ def test_secret_that_is_a_word_of_ours_changes_no_names_and_no_advice(persist, b
     told = stdjson.loads(done.err)
     assert set(told) == {"error", "message", "details", "hint"}
     assert told["error"] == "INVALID_ID"
+    (tmp_path / "none").mkdir()
     done = persist("backup", "verify", tmp_path / "none", X_TOKEN=secret)
     assert done.err == "persist: there is no finished backup here (persist backup create makes one)\n"
 

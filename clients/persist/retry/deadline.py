@@ -3,9 +3,12 @@
 Source: persist-semantics.md section 3 (retry backoff); style.md rule 27.
 """
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Final
 
-from persist.errors import Determinate
+from persist.errors import Determinate, LocationError
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -32,6 +35,23 @@ class Deadline:
     def passed(self) -> bool:
         """No time is left."""
         return self.remaining() <= 0.0
+
+    @contextlib.asynccontextmanager
+    async def within(
+        self, message: str, *, hint: str, error: type[LocationError] = Determinate, **details: object
+    ) -> AsyncIterator[None]:
+        """End the block when no time is left, with this error instead of one of Python's.
+
+        ``error``: Determinate for blocks that change nothing that can be read, otherwise Indeterminate.
+        """
+        scope = asyncio.timeout(self.remaining())
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise error(message, hint=hint, **details) from None
 
     def slice(self, limit_ms: int | None = None) -> float:
         """Seconds for one attempt: what is left, at most ``limit_ms``. Raises Determinate when nothing is left."""

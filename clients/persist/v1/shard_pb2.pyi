@@ -587,7 +587,9 @@ Global___ListShardsResponse: _TypeAlias = ListShardsResponse  # noqa: Y015
 
 @_typing.final
 class Transaction(_message.Message):
-    """Transaction is a durable marker: appends of one application with a version already seen are no-ops."""
+    """Transaction is a durable marker: an append of one application with a version already seen is a no-op. Only the newest
+    version can be repeated, and with the same updates: all else is refused, as far as owner says how to distinguish it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -601,7 +603,8 @@ class Transaction(_message.Message):
     """version grows with every append of the application."""
     owner: _builtins.str
     """owner counts the versions, for example a streaming query's id: a version that another owner committed is refused.
-    Empty: not given, nothing is compared.
+    Empty: not given. What stands behind "#diffs=" in it distinguishes this version's updates from others; it is left out
+    only where the updates are none: rows without it are refused under a version that has it.
     """
     new_since: _builtins.int
     """new_since is what CannotTell named when it said that the application may be forgotten: the caller has made sure that

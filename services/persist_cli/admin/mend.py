@@ -10,6 +10,7 @@ from persist.machine.backup.copying import Store
 from persist.machine.backup.rebuild import Rebuilder, Rebuilt
 from persist.machine.upkeep import next_step
 from persist.machine.upkeep.repair import Loss, PartRepair
+from persist.machine.upkeep.rollups import Mendable, RollupRepair
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import say
 from persist_cli.options import EXIT_FAILED
@@ -22,9 +23,12 @@ Row = dict[str, Any]
 async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: bool, json: bool) -> int:
     """Take unreadable parts out; report what that loses. The exit code: 1 when something damaged stays as it is.
 
-    A state that cannot be read is no part: it is reported separately, with what to do about it.
+    A newest rollup that cannot be read is written again where an older one and the diffs are there. Any other
+    state that cannot be read is reported separately, with what to do about it.
     """
     repair = PartRepair(machine.shards, machine.versions, settings=machine.settings, runtime=machine.runtime)
+    rollups = RollupRepair(machine.versions, settings=machine.settings, runtime=machine.runtime)
+    again: list[Row] = []
     outcomes = Outcomes(alone=len(shards) == 1)
     rows: list[Row] = []
     beyond: list[Row] = []
@@ -33,26 +37,45 @@ async def repair(machine: Machine, shards: list[str], *, deep: bool, commit: boo
         for shard in chosen:
             # Whatever comes of one: nothing but this output remembers what was taken out of those before it.
             with outcomes.of(shard):
+                look = repair.repair if commit else repair.find
                 try:
-                    look = repair.repair if commit else repair.find
                     rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
                 except (CorruptData, VersionMismatch) as error:
-                    beyond.append(_beyond(shard, error, machine.place))
-    code = EXIT_FAILED if beyond or (rows and not commit) else outcomes.code
+                    found = await _mendable(rollups, shard, error)
+                    if found is None:
+                        beyond.append(_beyond(shard, error, machine.place))
+                        continue
+                    again.append({"shard": shard, "rollup": found.key, "seqno": found.seqno, "from": found.origin})
+                    if commit:
+                        await rollups.mend(found)
+                        rows += [_lost(loss) for loss in await look(shard, deep=deep, report=steps)]
+    code = EXIT_FAILED if beyond or ((rows or again) and not commit) else outcomes.code
     if json:
         failed = {"beyond_repair": beyond, "failed": outcomes.rows}
-        print_json({"committed": commit, "shards": len(chosen), "lost": rows, **failed})
+        print_json({"committed": commit, "shards": len(chosen), "rollups": again, "lost": rows, **failed})
         return code
+    rewritten = (
+        "Rollups written again from older ones:" if commit else "Rollups that can be written again, losing nothing:"
+    )
+    print_rows(again, title=rewritten)
     print_rows(rows, title="Taken out, and lost with them:" if commit else "Would be lost with them:")
     print_rows(beyond, title="Beyond repair: not a part, but the state is damaged. Nothing of these was changed:")
     print_rows(outcomes.rows, title="Not looked at, or not to the end:")
     outcomes.say(machine.place)
-    if rows:
-        say(commit, rows)
+    if rows or again:
+        say(commit, [*again, *rows])
     elif not code:
         deeper = next_step.check_all(deep=True).command(machine.place)
         note("every part can be read" if deep else f"nothing is missing or cut; the blobs were not read: {deeper}")
     return code
+
+
+async def _mendable(rollups: RollupRepair, shard: ShardId, error: PersistError) -> Mendable | None:
+    """The newest rollup, if it is that alone which cannot be read."""
+    try:
+        return await rollups.find(shard) if isinstance(error, CorruptData) else None
+    except CorruptData:
+        return None
 
 
 def _beyond(shard: ShardId, error: PersistError, place: Sequence[str]) -> Row:

@@ -7,6 +7,7 @@ import typer
 from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import LocationTarget, Report, Run, Where
+from persist_cli.output import Effect
 
 app = App(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
 
@@ -52,7 +53,7 @@ def create(
     raise typer.Exit(code)
 
 
-@app.command("list")
+@app.command("list", effect=Effect.READS)
 def list_(destination: Destination, *, report: Report) -> None:
     """The finished backups of a destination."""
     settings = report.invocation.settings()
@@ -61,7 +62,7 @@ def list_(destination: Destination, *, report: Report) -> None:
     backup_work.show(destination, settings, json=report.json)
 
 
-@app.command()
+@app.command(effect=Effect.READS)
 def verify(destination: Destination, backup: Chosen = None, *, report: Report) -> None:
     """Read back and decode every byte a backup stands for. Exits with 1 when something cannot be restored.
 

@@ -11,7 +11,8 @@ import typer
 
 from persist import aio
 from persist.client.backup_order import BackupOrder
-from persist.errors import InvalidArgument
+from persist.core.ids import ShardId
+from persist.errors import InvalidArgument, InvalidId
 from persist.machine.backup.copying import Store
 from persist.machine.backup.create import BackupCreator
 from persist.machine.backup.manifest import Manifest, manifest_to_restore, manifests, read_manifest
@@ -64,10 +65,8 @@ async def create(
 
 
 def show(destination: str, settings: Settings, *, json: bool) -> None:
-    """List the backups of a destination. Raises InvalidArgument: there is no such directory."""
-    folder = _folder(destination)
-    if folder is not None and not folder.is_dir():
-        raise InvalidArgument("no such directory", hint="is the name right? persist backup create makes it", got=folder)
+    """List the backups of a destination. Raises InvalidArgument: it is no place of backups."""
+    _check_place(destination)
 
     async def work(store: Store) -> list[tuple[str, Manifest]]:
         keys = await manifests(store.blob, timeout=store.timeout)
@@ -87,7 +86,11 @@ def show(destination: str, settings: Settings, *, json: bool) -> None:
 
 
 def verify_all(destination: str, backup: str | None, settings: Settings, *, json: bool) -> int:
-    """Verify a backup. The exit code: 1 when it is damaged, or lacks a shard that was damaged when it was taken."""
+    """Verify a backup. The exit code: 1 when it is damaged, or lacks a shard that was damaged when it was taken.
+
+    Raises InvalidArgument: there is none.
+    """
+    _check_place(destination)
 
     async def work(store: Store) -> int:
         key, manifest = await read_manifest(store.blob, backup, timeout=store.timeout)
@@ -120,7 +123,11 @@ def restore(
     partial: bool,
     json: bool,
 ) -> None:
-    """Restore a backup into an empty location; one that left shards out only if ``partial``."""
+    """Restore a backup into an empty location; one that left shards out only if ``partial``.
+
+    Raises InvalidArgument: there is none.
+    """
+    _check_place(destination)
     _check_apart(destination, target, "a location is not restored to where its backup is kept")
     blob_uri, consensus_uri = target.stores()
     runtime = system()
@@ -170,6 +177,31 @@ def _folder(destination: str) -> Path | None:
     """The directory that a destination is; None: it is none."""
     scheme, _, path = destination_uri(destination).partition(":")
     return Path(unquote(path.partition("?")[0])) if scheme == "file" else None
+
+
+def _check_place(destination: str) -> None:
+    """Raises InvalidArgument: this directory is not there, or is of something else. Of buckets nothing is said here."""
+    folder = _folder(destination)
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise InvalidArgument("no such directory", hint="is the name right? persist backup create makes it", got=folder)
+    names = {each.name for each in folder.iterdir()}
+    if "consensus.db" in names:
+        what = "this directory is a location, and no backup of one"
+    elif names and not any(map(_is_shard, names)):
+        what = "this directory holds something else, and no backup"
+    else:
+        return
+    raise InvalidArgument(what, hint="name the directory that persist backup create was given", got=folder)
+
+
+def _is_shard(name: str) -> bool:
+    try:
+        ShardId.parse(name)
+    except InvalidId:
+        return False
+    return True
 
 
 def _check_apart(destination: str, target: LocationTarget, refusal: str) -> None:

@@ -11,6 +11,7 @@ from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.catalog.place import Whose
 from persist_cli.options import Run
+from persist_cli.output import Effect
 
 app = App(
     help="Look into the catalog of an environment (its databases, schemas, items, roles, …), and repair it by hand.",
@@ -51,7 +52,7 @@ RoleOption = Annotated[
 ]
 
 
-@app.command("items")
+@app.command("items", effect=Effect.READS)
 def items(
     system: Annotated[bool, typer.Option("--system", help="Also what the system made.")] = False,
     *,
@@ -68,7 +69,7 @@ def items(
     catalog_items.items(place, settings, system=system, json=run.json)
 
 
-@app.command("adopt")
+@app.command("adopt", effect=Effect.ONE_COMMIT)
 def adopt(
     name: ItemArgument,
     shard: Annotated[
@@ -95,7 +96,7 @@ def adopt(
     catalog_items.adopt(place, settings, name, shard=shard, timeline=timeline, role=role, json=run.json)
 
 
-@app.command("leave")
+@app.command("leave", effect=Effect.ONE_COMMIT)
 def leave(
     name: ItemArgument,
     cascade: Annotated[bool, typer.Option("--cascade", help="With all that depends on it.")] = False,
@@ -111,7 +112,7 @@ def leave(
     catalog_items.leave(place, settings, name, cascade=cascade, role=role, json=run.json)
 
 
-@app.command("dump")
+@app.command("dump", effect=Effect.READS)
 def dump(
     kind: Annotated[
         list[str] | None,
@@ -150,7 +151,7 @@ def dump(
     catalog_reads.dump(place, settings, tags, asked=bool(kind), consolidated=consolidate, json=run.json)
 
 
-@app.command("edit")
+@app.command("edit", effect=Effect.ONE_COMMIT)
 def edit(
     kind: KindArgument,
     key: KeyArgument,
@@ -174,7 +175,7 @@ def edit(
     catalog_writes.change(place, settings, wanted, yes=yes, json=run.json)
 
 
-@app.command("delete")
+@app.command("delete", effect=Effect.ONE_COMMIT)
 def delete(
     kind: KindArgument,
     key: KeyArgument,
@@ -210,7 +211,7 @@ def epoch(
     catalog_reads.epoch(place, settings, json=run.json)
 
 
-@app.command("upgrade-check")
+@app.command("upgrade-check", effect=Effect.READS)
 def upgrade_check(
     *,
     at: Whose,

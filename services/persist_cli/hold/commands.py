@@ -10,6 +10,7 @@ import typer
 from persist_cli.bundles import App
 from persist_cli.catalog.place import Whose
 from persist_cli.options import Run
+from persist_cli.output import Effect
 from persist_cli.times import TIMES_HELP
 
 app = App(help="Keep the history of collections readable, from a time on.", no_args_is_help=True)
@@ -20,7 +21,7 @@ Role = Annotated[
 ]
 
 
-@app.command()
+@app.command(effect=Effect.ONE_COMMIT)
 def create(
     name: Hold,
     objects: Annotated[list[str], typer.Argument(metavar="NAME…", help="Tables, sources, indexes and views it keeps.")],
@@ -46,7 +47,7 @@ def create(
     work.create(place, settings, name, objects, time, max_lag, on_lag, role=role, json=run.json)
 
 
-@app.command("list")
+@app.command("list", effect=Effect.READS)
 def list_holds(*, at: Whose, run: Run) -> None:
     """List holds and cursors: what each keeps, from when on, and whether it still does."""
     place, settings = at.place(), run.settings()
@@ -55,7 +56,7 @@ def list_holds(*, at: Whose, run: Run) -> None:
     work.list_holds(place, settings, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.ONE_COMMIT)
 def advance(
     name: Hold,
     time: Annotated[
@@ -74,7 +75,7 @@ def advance(
     work.advance(place, settings, name, time, role=role, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.ONE_COMMIT)
 def drop(
     name: Hold,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="None of this name is no error.")] = False,
@@ -90,7 +91,7 @@ def drop(
     work.drop(place, settings, name, if_exists=if_exists, role=role, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.ONE_COMMIT)
 def rename(
     name: Hold,
     to: Annotated[str, typer.Argument(metavar="TO", help="Its new name, in the same schema.")],

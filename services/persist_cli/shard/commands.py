@@ -7,12 +7,13 @@ import typer
 
 from persist_cli.bundles import App
 from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
+from persist_cli.output import Effect
 from persist_cli.times import AsOf, From, NewUpper, RowTime, Until
 
 app = App(help="Look into shards, append to them, read them, follow them.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", effect=Effect.READS)
 def list_shards(
     frontiers: Annotated[
         bool | None,
@@ -32,7 +33,7 @@ def list_shards(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(effect=Effect.READS)
 def inspect(
     shard: ShardArgument,
     *,
@@ -48,7 +49,7 @@ def inspect(
         shard_reads.inspect(client, shard, timeout=timeout, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.ONE_COMMIT)
 def append(
     shard: ShardArgument,
     file: Annotated[str, typer.Argument(help="A CSV, JSON lines, Parquet or Arrow file; - for standard input.")] = "-",
@@ -105,7 +106,7 @@ def append(
         shard_writes.append(client, request, timeout=timeout, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.READS)
 def snapshot(
     shard: ShardArgument,
     as_of: AsOf = None,
@@ -138,7 +139,7 @@ def snapshot(
         shard_reads.snapshot(client, request, timeout=timeout, json=run.json)
 
 
-@app.command()
+@app.command(effect=Effect.READS)
 def listen(
     shard: ShardArgument,
     start: From = None,

@@ -11,6 +11,7 @@ import typer
 from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import Report, Where
+from persist_cli.output import Effect
 
 app = App(help="Ingest PostgreSQL, Kafka, files or generated loads.", no_args_is_help=True)
 
@@ -93,7 +94,7 @@ def create(
     )
 
 
-@app.command("list")
+@app.command("list", effect=Effect.READS)
 def list_sources(
     *,
     at: Where,
@@ -105,7 +106,7 @@ def list_sources(
     show_sources(report.invocation, at.target())
 
 
-@app.command("status")
+@app.command("status", effect=Effect.READS)
 def status(
     name: Name,
     upstream: Annotated[bool, typer.Option("--upstream/--no-upstream", help="Ask the upstream, too.")] = True,

@@ -17,6 +17,8 @@ from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
 from persist.errors import InvalidArgument
+from persist_cli.output import OutputFailed, streaming
+from persist_cli.partly import NO, PartlyDone, happened
 from persist_cli.terminal import counted, note, print_json_line, print_table
 
 if TYPE_CHECKING:
@@ -63,30 +65,76 @@ def creates(statements: Sequence[s.Parsed]) -> bool:
 
 
 async def run_all(environment: "Environment", statements: Sequence[s.Parsed], form: Printed) -> None:
-    """Run statements one after the other, until one fails."""
+    """Run statements one after the other, until one fails. Raises PartlyDone: it says what took effect by then."""
     session = SqlSession(environment, files=True)
+    effects = Effects()
     try:
-        for each in statements:
-            await run_one(session, each, form)
+        for number, each in enumerate(statements, 1):
+            try:
+                result = await run_one(session, each, form)
+            except OutputFailed as error:
+                if not effects.done:
+                    raise
+                raise PartlyDone(error, "", effects.done) from error
+            except Exception as error:
+                raise PartlyDone(error, effects.of_failed(each.statement, session, error), effects.done) from error
+            effects.took(number, each.statement, result, session)
         if session.in_transaction:
             note("the transaction was not committed: nothing of it happened")
     finally:
         await session.close()
 
 
+_NO_EFFECT: Final = (s.Select, s.Subscribe, s.Show, s.Explain, s.Fetch, s.SetVariable, s.Begin, s.Rollback)
+
+
+class Effects:
+    """Which statements took effect: those between BEGIN and COMMIT with the COMMIT."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self._begun: list[str] = []
+
+    def took(self, number: int, statement: s.Statement, result: Result | None, session: SqlSession) -> None:
+        """A statement has ended well."""
+        if isinstance(statement, s.Begin | s.Rollback):
+            self._begun = []
+        if isinstance(statement, s.CommitTransaction):
+            if result is not None and result.tag == "COMMIT":
+                self.done += self._begun
+            self._begun = []
+        elif result is not None and _changes(statement):
+            (self._begun if session.in_transaction else self.done).append(f"{number}. {result.tag}")
+
+    def of_failed(self, statement: s.Statement, session: SqlSession, error: Exception) -> str:
+        """Whether a statement that failed happened; empty: it changes nothing. In a transaction nothing did."""
+        if not _changes(statement):
+            return ""
+        return NO if session.in_transaction else happened(error)
+
+
+def _changes(statement: s.Statement) -> bool:
+    if isinstance(statement, s.Copy):
+        return statement.table is not None
+    return not isinstance(statement, _NO_EFFECT)
+
+
 async def run_one(session: SqlSession, parsed: s.Parsed, form: Printed) -> Result | None:
     """Run a statement and print what it gives. None: its rows were printed as they came."""
     if isinstance(parsed.statement, s.Subscribe):
-        await _follow(session, parsed, form)
+        with streaming():
+            await _follow(session, parsed, form)
         return None
     streamed = form is not Printed.TABLE and not session.in_transaction
     if isinstance(parsed.statement, s.Select) and streamed:
         async with waiting(), session.answer(parsed.statement) as (answer, _):
-            await _print_batches(answer.schema, answer.batches(), form)
+            with streaming():
+                await _print_batches(answer.schema, answer.batches(), form)
         return None
     async with waiting():
         result = await session.run(parsed.statement)
-    await show(result, form)
+    with contextlib.nullcontext() if result.table is None else streaming():
+        await show(result, form)
     return result
 
 

@@ -80,7 +80,7 @@ class WriteCommit:
                 return self._happened(placement, placement.late)
             batches = self._registered()
             batches += self._retractions(placement)
-            outcome = self._append(self._writer, batches, placement)
+            outcome = self._append(self._writer, batches, placement, self._transaction)
             if not isinstance(outcome, UpperMismatch):
                 return self._result(outcome, batches)
             upper = outcome.upper
@@ -92,14 +92,18 @@ class WriteCommit:
         )
 
     def _append(
-        self, writer: "persist.WriteHandle", batches: "list[persist.PreparedBatch]", placement: Placement
+        self,
+        writer: "persist.WriteHandle",
+        batches: "list[persist.PreparedBatch]",
+        placement: Placement,
+        transaction: Transaction | None,
     ) -> AnyOutcome:
         return writer.compare_and_append_batches(
             batches,
             expected_upper=placement.expected,
             new_upper=placement.new_upper,
             token=self._token(),
-            transaction=self._transaction,
+            transaction=transaction,
             at_time=placement.at_time,
             timeout=self._target.timeout,
         )
@@ -124,7 +128,8 @@ class WriteCommit:
         writer = self._target.client().open_writer(
             self._target.shard_id, writer_id=self._writer_id, timeout=self._target.timeout
         )
-        outcome = self._append(writer, [], placement)
+        transaction = None if self._transaction is None else self._transaction.with_body("")
+        outcome = self._append(writer, [], placement, transaction)
         return None if isinstance(outcome, UpperMismatch) else self._result(outcome, [])
 
     def _token(self) -> Token:

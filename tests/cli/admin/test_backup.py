@@ -359,7 +359,7 @@ def test_bucket_with_versions_and_an_older_consensus_make_a_point_in_time(persis
         (("backup", "restore", "B", "--to", "D", "--to-blob", "mem:b"), "--to DIR"),
         (("backup", "restore", "B", "--to-blob", "mem:b"), "--to-consensus"),
         (("backup", "restore", "B", "--to-blob", "mem:b", "--to-consensus", "sqlite:c"), "gone when this command ends"),
-        (("backup", "verify", "B"), "no finished backup"),
+        (("backup", "verify", "B"), "no such directory"),
         (("admin", "rebuild", "--location", "."), "--all"),
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each[:2]),
@@ -394,3 +394,27 @@ def test_a_restore_has_a_place_of_its_own(persist, grown, tmp_path):
 def test_a_mistyped_place_does_not_look_like_one_without_backups(persist, tmp_path):
     refused = persist("backup", "list", tmp_path / "bakcup")
     assert (refused.code, "no such directory" in refused.err) == (2, True)
+
+
+def test_a_place_without_backups_is_said_to_be_what_it_is(persist, grown, tmp_path):
+    to = ("--to", tmp_path / "new")
+    empty, other, location = tmp_path / "empty", tmp_path / "other", Path(grown)
+    empty.mkdir()
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    said = {
+        tmp_path / "bakcup": ("no such directory", "is the name right"),
+        empty: ("no finished backup here", "persist backup create makes one"),
+        other: ("something else, and no backup", "persist backup create was given"),
+        other / "notes.txt": ("no such directory", "is the name right"),
+        location: ("a location, and no backup", "persist backup create was given"),
+    }
+    for place, (what, then) in said.items():
+        for words in (("verify", place), ("restore", place, *to), ("list", place)):
+            done = persist("backup", *words)
+            told = " ".join(done.err.split())
+            if place == empty and words[0] == "list":
+                assert (done.code, done.out) == (0, "0 backups\n")
+            else:
+                assert (done.code, what in told, then in told) == (2, True, True), (words, told)
+    assert not (tmp_path / "new").exists()

@@ -36,11 +36,12 @@ def damaged_rollup(location: Path) -> None:
     flip(rollups(location)[-1])
 
 
-def cut_rollup(location: Path) -> None:
-    cut(rollups(location)[-1])
+def cut_rollups(location: Path) -> None:
+    for rollup in (location / "blob" / BAD / "rollup").iterdir():
+        cut(rollup)
 
 
-STATES = [damage_state, missing_rollup, damaged_rollup, cut_rollup]
+STATES = [damage_state, missing_rollup, damaged_rollup, cut_rollups]
 
 
 def commands(found: object) -> list[str]:

@@ -158,11 +158,8 @@ class RemapShard:
     @contextlib.asynccontextmanager
     async def _my_turn(self, deadline: Deadline) -> AsyncIterator[None]:
         """No other call appends or reads on meanwhile. Raises Indeterminate when it does not come about in time."""
-        try:
-            async with asyncio.timeout(deadline.remaining()):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise Indeterminate("the minter is busy with this source", hint="ask again") from None
+        async with deadline.within("the minter is busy with this source", hint="ask again", error=Indeterminate):
+            await self._turn.acquire()
         try:
             yield
         finally:

@@ -83,12 +83,15 @@ class WriteHandle(Held):
         The outcome is a value, and final: after UpperMismatch nothing of this call is or ever will be in the shard.
         Any number of calls may overlap. Give a ``token`` to make calls of several processes one (the shard remembers
         its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
-        append of an application happen once for ever. Cost: one RPC (two when the upper lies before
-        ``expected_upper``), one upload per part unless inline; bounded memory. Raises as ``append`` does, and
+        append of an application happen once for ever: other updates under its version, and a version before the
+        newest, are refused (batches that were prepared are compared by the sum of their diffs). Cost: one RPC (two when
+        the upper lies before ``expected_upper``), one upload per part unless inline; bounded memory. Raises as
+        ``append`` does, and
         InvalidArgument (other updates under the token, as far as can be distinguished: small ones by their rows, all by
-        the sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
-        other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
-        and reports whether it did. So does this handle's next append, before it sends anything.
+        the sum of their diffs; or under the transaction), OutcomeForgotten (an earlier attempt may be forgotten:
+        nothing happened now). After any other Indeterminate repeat the call if it has a token or a transaction; without
+        one it may still happen: ``resolve`` ends that, and reports whether it did. So does this handle's next append,
+        before it sends anything.
         """
         return self._run(
             self._inner.compare_and_append(
@@ -180,10 +183,12 @@ class WriteHandle(Held):
     def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """The outcome of this handle's calls that ended without an answer, each reported once.
 
-        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. What is not reported did
-        not happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of
-        more than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
-        LocationError: repeat it.
+        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. Being reported does
+        not mean that it happened. Look at each: with ``appended`` it is in the shard; without, it is not and never will
+        be, unless it is ``forgotten``, which only reading the shard can tell. What is not reported did not happen
+        either, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of more than
+        10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises LocationError:
+        repeat it.
         """
         return self._run(self._inner.resolve(timeout=timeout))
 

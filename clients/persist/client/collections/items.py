@@ -57,8 +57,7 @@ class Items:
             wanted = name_of(name)
         except InvalidArgument:
             return None
-        async with asyncio.timeout(deadline.remaining()):
-            view = await self._seen()
+        view = await self._seen(deadline)
         if view is None:
             return None
         found = view.find(wanted, Session())
@@ -66,8 +65,7 @@ class Items:
 
     async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
         """What the item is whose rows, or bindings, this shard has; None: there is none."""
-        async with asyncio.timeout(deadline.remaining()):
-            view = await self._seen()
+        view = await self._seen(deadline)
         return None if view is None else _claim(view, shard)
 
     async def released(self, shard: ShardId, deadline: Deadline) -> str:
@@ -75,8 +73,7 @@ class Items:
 
         Raises InvalidArgument: an item has the shard.
         """
-        async with asyncio.timeout(deadline.remaining()):
-            view = await self._seen()
+        view = await self._seen(deadline)
         if view is None:
             return ""
         claim = _claim(view, shard)
@@ -84,11 +81,11 @@ class Items:
             claim.check_no_item()
         return hold_of(self._name)
 
-    async def near(self, name: str) -> list[str]:
+    async def near(self, name: str, deadline: Deadline) -> list[str]:
         """Full names of items that are like this one, or are called so elsewhere."""
         try:
             wanted = name_of(name)
-            view = await self._seen()
+            view = await self._seen(deadline)
         except InvalidArgument:
             return []
         if view is None:
@@ -96,9 +93,9 @@ class Items:
         told: str = view.no_such(wanted, Session()).details.get("near", "")
         return told.split(" or ") if told else []
 
-    async def called(self) -> Mapping[str, str]:
+    async def called(self, deadline: Deadline) -> Mapping[str, str]:
         """What shards are called: the full name of the item that has each. Empty without an environment."""
-        view = await self._seen()
+        view = await self._seen(deadline)
         if view is None:
             return {}
         items = [item for item in view.items() if item.data is not None]
@@ -110,8 +107,16 @@ class Items:
         if self._environment is not None:
             await self._environment.close()
 
-    async def _seen(self) -> CatalogView | None:
-        async with self._turn:
+    async def _seen(self, deadline: Deadline) -> CatalogView | None:
+        """The names as they are now. Raises Determinate when that is not known in time."""
+        async with (
+            deadline.within(
+                "what names mean was not known in time: nothing was changed",
+                hint="is the location well? repeat it, or name shards by their ids",
+                environment=self._name,
+            ),
+            self._turn,
+        ):
             if self._environment is not None:
                 return await self._strict(self._environment)
             if self._once is None:

@@ -46,14 +46,14 @@ class LateItems:
         finally:
             await other.close()
 
-    async def near(self, name: str) -> list[str]:
+    async def near(self, name: str, deadline: Deadline) -> list[str]:
         """See Claims."""
-        return [] if self._items is None else await self._items.near(name)
+        return [] if self._items is None else await self._items.near(name, deadline)
 
     async def called(self, deadline: Deadline) -> Mapping[str, str]:
         """See Items."""
         items = await self._there(deadline)
-        return {} if items is None else await items.called()
+        return {} if items is None else await items.called(deadline)
 
     async def close(self) -> None:
         """Stop following."""

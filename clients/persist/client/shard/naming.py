@@ -41,7 +41,7 @@ class NameClaims(Protocol):
         """
         ...
 
-    async def near(self, name: str) -> list[str]:
+    async def near(self, name: str, deadline: Deadline) -> list[str]:
         """Names that are like this one."""
         ...
 
@@ -109,10 +109,10 @@ async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> Sha
 
 async def _near(location: "Location", name: str, deadline: Deadline) -> list[str]:
     """Near names, of items first; none where finding them would take long."""
-    items = [] if location.claims is None else await location.claims.near(name)
-    if items:
-        return items
     try:
+        items = [] if location.claims is None else await location.claims.near(name, deadline)
+        if items:
+            return items
         listed = listing(
             location.attempts, deadline, lambda seconds: location.shards.list(timeout=min(LISTING_SECONDS, seconds))
         )

@@ -16,7 +16,6 @@ from persist.client.shard.same_history import same_history
 from persist.core.ids import SessionId, ShardId
 from persist.core.shard.commands import Call
 from persist.core.shard.transitions.calls import WINDOW
-from persist.errors import Determinate
 from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 
@@ -57,15 +56,14 @@ class CallNumbers:
 
     async def room(self, deadline: Deadline) -> bool:
         """Wait until another number may be open; False: not before one that is held is released. Raises Determinate."""
-        try:
-            async with asyncio.timeout(deadline.remaining()):
-                while self._next - self._first >= WINDOW:
-                    if self._first in self._held:
-                        return False
-                    self._ended.clear()
-                    await self._ended.wait()
-        except TimeoutError:
-            raise Determinate("too many calls of this handle were under way", hint="retry, or begin fewer") from None
+        if self._next - self._first < WINDOW:
+            return True
+        async with deadline.within("too many calls of this handle were under way", hint="retry, or begin fewer"):
+            while self._next - self._first >= WINDOW:
+                if self._first in self._held:
+                    return False
+                self._ended.clear()
+                await self._ended.wait()
         return True
 
     def hold(self, number: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.client.shard.write.bodies import values_of
 from persist.client.shard.write.inputs import tables, with_defaults
 from persist.core.data.encoding import encode, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
@@ -130,7 +131,7 @@ def body_of(rows: Mapping[ShardId, pa.Table]) -> str:
             if batch.num_rows:
                 # Every column ends by itself here, so that the bytes of all rows can stand one behind the other.
                 encoded = encode(batch.columns, last=False)
-                digest.update(_data_of(encoded))
+                digest.update(values_of(encoded))
     return digest.hexdigest()
 
 
@@ -139,13 +140,6 @@ def _hashed_columns(updates: pa.Table) -> list[str]:
     while names and updates.num_rows and updates.column(names[-1]).null_count == updates.num_rows:
         names.pop()
     return [*names, DIFF.name]
-
-
-def _data_of(encoded: pa.LargeBinaryArray) -> memoryview:
-    """All values, one behind the other."""
-    data = encoded.buffers()[2]
-    size = int(pc.sum(pc.binary_length(encoded)).as_py())
-    return memoryview(data)[:size] if data is not None else memoryview(b"")
 
 
 def _keyed(rows: RowsLike, only: Schema) -> Iterator[pa.Table]:

@@ -269,6 +269,7 @@ class Wal:
         await self.upper.raise_to(await certain(self.oracle.write_ts(timeout=seconds(deadline))), deadline)
 
     async def _asked(self, marker: Transaction, deadline: Deadline) -> Appended | UpperMismatch:
+        marker = marker.with_body("")  # a question, which has no updates to compare
         return await self._writer.compare_and_append([], 0, 0, transaction=marker, timeout=seconds(deadline))
 
     async def catch_up(self, table: TableShard, until: int, deadline: Deadline) -> None:
@@ -572,7 +573,8 @@ def _stamped(entries: pa.Table, ts: int) -> pa.Table:
 
 
 def _marker(log: ShardId, end: int) -> Transaction:
-    return Transaction(app_id=f"{WAL_APPLICATION}{log}", version=end)
+    """Compared with nothing: every process copies until ``end`` what is missing, from where the last one ended."""
+    return Transaction(app_id=f"{WAL_APPLICATION}{log}", version=end, owner=Transaction.owner_of("", ""))
 
 
 def _not_before(updates: pa.Table, time: int) -> pa.Table:

@@ -121,10 +121,13 @@ TRANSACTION_LETTERS: Final = 256
 class Transaction:
     """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops.
 
+    Only the newest version can be repeated. With other updates it is refused (InvalidArgument), and so is every version
+    before it, of which nothing is known any more: what is refused was not appended.
+
     ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
-    is refused, not taken for a replay. Empty: not given, nothing is compared. One made by ``owner_of`` says how large
-    this version is, too: the same version with other updates is refused, as far as that distinguishes them, and so is
-    every version before the newest, of which nothing is known any more. Only the newest is ever repeated by a query.
+    is refused, not taken for a replay. Empty: not given, only the updates are compared. Handles and tables add what
+    distinguishes these updates from others; one made by ``owner_of`` has that from its maker, for updates that a
+    repetition may have in other numbers or another order. An empty body there is compared with nothing.
 
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
     does not know: it has forgotten the oldest. A caller that gives it the number in ``details["new_since"]`` says that
@@ -151,9 +154,14 @@ class Transaction:
         """An ``owner`` that also holds the sum of the diffs of this version's updates, or what else identifies them."""
         return f"{name}{OWNER_BODY}{diffs}"
 
+    @property
+    def has_body(self) -> bool:
+        """Whether ``owner`` says how to distinguish this version's updates from others."""
+        return OWNER_BODY in self.owner
+
     def with_body(self, body: str) -> "Transaction":
         """The same with a body of those updates, unless ``owner`` has one. Raises InvalidArgument: no room for it."""
-        return self if OWNER_BODY in self.owner else replace(self, owner=self.owner_of(self.owner, body))
+        return self if self.has_body else replace(self, owner=self.owner_of(self.owner, body))
 
 
 def _bad_transaction(name: str, got: object, hint: str) -> InvalidArgument:

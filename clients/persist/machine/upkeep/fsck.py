@@ -23,6 +23,7 @@ from persist.machine.intake import schemas_of
 from persist.machine.one_blob import NotReturned, OneByOne
 from persist.machine.upkeep import next_step
 from persist.machine.upkeep.next_step import NextStep
+from persist.machine.upkeep.rollups import RollupRepair
 from persist.retry.attempts import Attempts
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
@@ -253,6 +254,11 @@ class Fsck:
     ) -> None:
         """The newest state cannot be read: report its missing rollup, or what is damaged."""
         with contextlib.suppress(CorruptData, VersionMismatch):
+            mendable = await RollupRepair(self._versions, settings=self._settings, runtime=self._runtime).find(shard)
+            if mendable is not None:
+                why = f"the newest rollup cannot be read; one of seqno {mendable.origin} and the diffs after it can"
+                on_problem("I8", mendable.key, why, next_step.COPY, next_step.rewrite(shard))
+                return
             gone = await self._missing_rollup(shard, deadline)
             if gone is not None:
                 on_problem("I8", gone, MISSING, *await self._lost(shard, gone, deadline, readable=False))

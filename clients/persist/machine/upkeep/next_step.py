@@ -70,6 +70,12 @@ def restore(shard: str) -> NextStep:
     return NextStep(text="this store can bring it back", words=("admin", "restore", "--shard", shard, "--commit"))
 
 
+def rewrite(shard: str) -> NextStep:
+    """Write the newest rollup again, from an older one."""
+    words = ("admin", "repair", "--shard", shard, "--commit")
+    return NextStep(text="this writes it again, byte for byte, and loses nothing", words=words)
+
+
 def repair(shard: str, *, deep: bool = False) -> NextStep:
     """Take unreadable parts out. ``deep``: only reading the blobs finds them."""
     words = ("admin", "repair", "--shard", shard, *(("--deep",) if deep else ()), "--commit")

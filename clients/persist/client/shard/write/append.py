@@ -186,12 +186,9 @@ class Appender:
 
         One RPC for each, all at once. Raises LocationError: repeat it.
         """
-        try:
-            async with asyncio.timeout(deadline.remaining()), self._resolving:
-                doubts = [self._resolve_one(append, it, deadline) for append, it in self._doubts.values()]
-                failures = await asyncio.gather(*doubts, return_exceptions=True)
-        except TimeoutError:
-            raise Determinate("resolving the calls in doubt took too long", hint="repeat it") from None
+        async with deadline.within("resolving the calls in doubt took too long", hint="repeat it"), self._resolving:
+            doubts = [self._resolve_one(append, it, deadline) for append, it in self._doubts.values()]
+            failures = await asyncio.gather(*doubts, return_exceptions=True)
         for failure in failures:
             if isinstance(failure, LocationError):
                 message = f"a call is still in doubt: {failure.message}"

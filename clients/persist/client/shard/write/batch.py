@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from persist.client.shard.write.bodies import Fingerprint
 from persist.client.shard.write.inputs import Chunker, UpdatesLike, is_instant, tables, within
 from persist.core.data.schema import Schema
 from persist.core.data.update import check_bounds, consolidate, normalise
@@ -74,7 +75,10 @@ class BatchBuilder:
         runtime: Runtime,
         bounds: Bounds | None = None,
         timeout: float | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
+        """``fingerprint``: takes in what is added, too."""
+        self._fingerprint = fingerprint
         self._target = target
         self._settings = settings
         self._runtime = runtime
@@ -177,6 +181,8 @@ class BatchBuilder:
         return await users(self._runtime, next, source, None)
 
     async def _sorted(self, chunk: list[pa.Table], size: int) -> pa.Table:
+        if self._fingerprint is not None:
+            await self._compute(size, self._fingerprint.add, chunk)
         return await self._compute(size, sort_chunk, chunk, self._target.schema, self._bounds)
 
     def _inline(self, table: pa.Table, size: int) -> Part | None:

@@ -16,7 +16,7 @@ from persist.client.shard.receiver import Receiver, receiver
 from persist.core.frontier import Antichain
 from persist.core.ids import Token
 from persist.core.shard.commands import Appended
-from persist.errors import Determinate, Indeterminate, LeaseExpired, UsageError
+from persist.errors import Indeterminate, LeaseExpired, UsageError
 from persist.retry.deadline import Deadline
 
 RESOLVED_MAX: Final = 10_000
@@ -254,9 +254,6 @@ async def ended(calls: Iterable[OwnCall], deadline: Deadline) -> None:
     ending = list(calls)
     for call in ending:
         call.end()
-    try:
-        async with asyncio.timeout(deadline.remaining()):
-            for call in ending:
-                await call.ended.wait()
-    except TimeoutError:
-        raise Determinate("a call that was interrupted is still ending", hint="repeat it") from None
+    async with deadline.within("a call that was interrupted is still ending", hint="repeat it"):
+        for call in ending:
+            await call.ended.wait()

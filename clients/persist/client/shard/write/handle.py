@@ -12,7 +12,7 @@ from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.client.shard.write.append import Appender, Appending, TokenUse
 from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
-from persist.client.shard.write.bodies import body_of
+from persist.client.shard.write.bodies import Fingerprint, body_of
 from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
@@ -129,12 +129,15 @@ class WriteHandle(Stays):
         The outcome is a value, and final: after UpperMismatch nothing of this call is or ever will be in the shard.
         Any number of calls may overlap. Give a ``token`` to make calls of several processes one (the shard remembers
         its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
-        append of an application happen once for ever. Cost: one RPC (two when the upper lies before
-        ``expected_upper``), one upload per part unless inline; bounded memory. Raises as ``append`` does, and
+        append of an application happen once for ever: other updates under its version, and a version before the
+        newest, are refused (batches that were prepared are compared by the sum of their diffs). Cost: one RPC (two when
+        the upper lies before ``expected_upper``), one upload per part unless inline; bounded memory. Raises as
+        ``append`` does, and
         InvalidArgument (other updates under the token, as far as can be distinguished: small ones by their rows, all by
-        the sum of their diffs), OutcomeForgotten (an earlier attempt may be forgotten: nothing happened now). After any
-        other Indeterminate repeat the call if it has a token; without one it may still happen: ``resolve`` ends that,
-        and reports whether it did. So does this handle's next append, before it sends anything.
+        the sum of their diffs; or under the transaction), OutcomeForgotten (an earlier attempt may be forgotten:
+        nothing happened now). After any other Indeterminate repeat the call if it has a token or a transaction; without
+        one it may still happen: ``resolve`` ends that, and reports whether it did. So does this handle's next append,
+        before it sends anything.
         """
         with self._doubts.call() as call:
             return await self.compare_and_append_as(
@@ -156,7 +159,7 @@ class WriteHandle(Stays):
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
         writer_id = self._ids.for_append()
-        deadline, builder, runs = await self._build(writer_id, updates, bounds, timeout)
+        deadline, builder, runs, transaction = await self._build_of(transaction, writer_id, updates, bounds, timeout)
         return await self._once(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
     def batch_spec(self) -> BatchSpec:
@@ -197,6 +200,7 @@ class WriteHandle(Stays):
         _check_bounds(*bounds, expected=True)
         self._location.check_open()
         runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
+        transaction = _of_batches(transaction, batches)
         deadline = self._location.attempts.deadline(timeout)
         with self._doubts.call() as call:
             return await self._once(call, self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
@@ -235,7 +239,8 @@ class WriteHandle(Stays):
         """``append_at_upper`` as a part of another owner's write, which reports its outcome. Raises as that does."""
         bounds = _bounds_until(not_before)
         writer_id = self._ids.for_append()
-        deadline, builder, runs = await self._build(writer_id, completed(updates, self.schema), bounds, timeout)
+        updates = completed(updates, self.schema)
+        deadline, builder, runs, transaction = await self._build_of(transaction, writer_id, updates, bounds, timeout)
         runs = tuple(moved(run, not_before) for run in runs)
         return await self._append_moved(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
@@ -255,6 +260,7 @@ class WriteHandle(Stays):
         """
         bounds = _bounds_until(not_before)
         self._location.check_open()
+        transaction = _of_batches(transaction, batches)
         deadline = self._location.attempts.deadline(timeout)
         runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
         with self._doubts.call() as call:
@@ -263,10 +269,12 @@ class WriteHandle(Stays):
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """The outcome of this handle's calls that ended without an answer, each reported once.
 
-        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. What is not reported did
-        not happen, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of
-        more than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
-        LocationError: repeat it.
+        Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. Being reported does
+        not mean that it happened. Look at each: with ``appended`` it is in the shard; without, it is not and never will
+        be, unless it is ``forgotten``, which only reading the shard can tell. What is not reported did not happen
+        either, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of more than
+        10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises LocationError:
+        repeat it.
         """
         self._location.check_open()
         return await self._doubts.resolve(self._location.attempts.deadline(timeout))
@@ -389,16 +397,43 @@ class WriteHandle(Stays):
             "the server cannot move a batch to the upper", hint="upgrade it, or use compare_and_append"
         )
 
+    async def _build_of(
+        self,
+        transaction: Transaction | None,
+        writer_id: WriterId,
+        updates: UpdatesLike,
+        bounds: Bounds,
+        timeout: float | None,
+    ) -> tuple[Deadline, BatchBuilder, tuple[Run, ...], Transaction | None]:
+        """``_build``, and the transaction with what distinguishes these updates from others under its version."""
+        if transaction is None or transaction.has_body:
+            return *await self._build(writer_id, updates, bounds, timeout), transaction
+        fingerprint = Fingerprint(self.schema)
+        transaction.with_body(fingerprint.text)  # an owner that leaves it no room is refused before any upload
+        built = await self._build(writer_id, updates, bounds, timeout, fingerprint)
+        return *built, transaction.with_body(fingerprint.text)
+
     async def _build(
-        self, writer_id: WriterId, updates: UpdatesLike, bounds: Bounds, timeout: float | None
+        self,
+        writer_id: WriterId,
+        updates: UpdatesLike,
+        bounds: Bounds,
+        timeout: float | None,
+        fingerprint: Fingerprint | None = None,
     ) -> tuple[Deadline, BatchBuilder, tuple[Run, ...]]:
         self._location.check_open()
         self._location.attempts.deadline(timeout)  # a bad timeout is refused before any upload
-        builder = self._builder(writer_id, bounds, timeout)
+        builder = self._builder(writer_id, bounds, timeout, fingerprint)
         runs = await builder.consume(updates)
         return self._location.attempts.deadline(timeout), builder, runs
 
-    def _builder(self, writer_id: WriterId, bounds: Bounds | None, timeout: float | None) -> BatchBuilder:
+    def _builder(
+        self,
+        writer_id: WriterId,
+        bounds: Bounds | None,
+        timeout: float | None,
+        fingerprint: Fingerprint | None = None,
+    ) -> BatchBuilder:
         location = self._location
         target = PartsTarget(
             blob=location.blob,
@@ -408,8 +443,18 @@ class WriteHandle(Stays):
             schema_id=self.schema_id,
         )
         return BatchBuilder(
-            target, settings=location.settings, runtime=location.runtime, bounds=bounds, timeout=timeout
+            target,
+            settings=location.settings,
+            runtime=location.runtime,
+            bounds=bounds,
+            timeout=timeout,
+            fingerprint=fingerprint,
         )
+
+
+def _of_batches(transaction: Transaction | None, batches: Sequence[PreparedBatch]) -> Transaction | None:
+    """The transaction with what is known of the updates that others prepared."""
+    return None if transaction is None else transaction.with_body(str(sum(batch.diffs_sum for batch in batches)))
 
 
 def _bounds_until(time: int) -> Bounds:

@@ -171,7 +171,7 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
         if isinstance(found, CallOutcome):
             return _outcome_of(found)
     # What is remembered longest comes first: it knows whose version this is, and a replay whatever its bounds are now.
-    known: Any = _transaction_outcome(command.transaction, state)
+    known: Any = _transaction_outcome(command, state)
     if known is None and command.token is not None:
         known = _token_outcome(command, command.token, state)
     transaction = command.transaction
@@ -203,38 +203,56 @@ def _token_outcome(command: c.CompareAndAppend, token: Token, state: State) -> c
     return c.Appended(upper=known.upper, seqno=known.seqno, already_committed=True)
 
 
-def _transaction_outcome(transaction: c.Transaction | None, state: State) -> c.Appended | None:
+def _transaction_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
+    transaction = command.transaction
     record = state.transactions.get(transaction.app_id) if transaction is not None else None
     if transaction is None or record is None or record.version < transaction.version:
         return None
     owner, _, body = transaction.owner.partition(c.OWNER_BODY)
     known_owner, _, known_body = record.owner.partition(c.OWNER_BODY)
-    if body and known_body and owner == known_owner:
-        _check_replayed(transaction, record, same_body=body == known_body)
     if owner and known_owner and owner != known_owner:
-        raise InvalidArgument(
+        raise _not_replayed(
+            transaction,
+            record,
             "another query committed this version under the same application id: these rows are not in the shard",
-            hint="give each query an application id of its own",
-            app_id=transaction.app_id,
-            version=transaction.version,
-            newest=record.version,
-            owner=record.owner,
+            "give each query an application id of its own",
+        )
+    if known_body and not transaction.has_body and command.batch.rows:
+        raise _not_replayed(
+            transaction,
+            record,
+            "this version was committed, and nothing says whether with these updates: they were not appended now",
+            "give the owner a body (Transaction.owner_of), as this library's own writers do",
+        )
+    if body and known_body and record.version != transaction.version:
+        raise _not_replayed(
+            transaction,
+            record,
+            "a later version was committed: whether these updates are in the shard is not known any more",
+            _OTHER_UPDATES,
+        )
+    if body and known_body and body != known_body:
+        raise _not_replayed(
+            transaction,
+            record,
+            "something else was committed under this version, or the same in another way: these updates were not"
+            " appended now",
+            _OTHER_UPDATES,
         )
     return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
 
 
-def _check_replayed(transaction: c.Transaction, record: TransactionRecord, *, same_body: bool) -> None:
+_OTHER_UPDATES: Final = (
+    "does another job have this application id? give each one of its own; was an older checkpoint put back? restore the"
+    " newest one, or begin with a new one at a time that is not in the shard yet"
+)
+
+
+def _not_replayed(transaction: c.Transaction, record: TransactionRecord, message: str, hint: str) -> InvalidArgument:
     """A replay is of the newest version, with the same updates: of anything else nothing true could be answered."""
-    if record.version == transaction.version and same_body:
-        return
-    if record.version == transaction.version:
-        message = "something else was committed under this version: these updates are not in the shard"
-    else:
-        message = "a later version was committed: whether these updates are in the shard is not known any more"
-    raise InvalidArgument(
+    return InvalidArgument(
         message,
-        hint="was an older checkpoint put back? restore the newest one, or begin with a new one at a time that is"
-        " not in the shard yet",
+        hint=hint,
         app_id=transaction.app_id,
         version=transaction.version,
         newest=record.version,
