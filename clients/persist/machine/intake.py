@@ -3,7 +3,8 @@
 Any client may send an append, with parts that another program made. A part in Blob is taken as it is described, as
 looking at it costs a request; an inline one is at hand, and checking it costs less than the commit does. A merge takes
 the place of rows that others wrote, so its parts must at least be there, in the size it says: one listing beside
-minutes of merging, where another process wrote them. Every command that comes from outside passes here, once, before it is folded.
+minutes of merging, where another process wrote them. Every command that comes from outside passes here, once, before
+it is folded.
 Source: design 001, compare_and_append; docs/formats.md, parts; reliability.md I24.
 """
 

@@ -90,7 +90,7 @@ class _Shard:
     @property
     def idle(self) -> bool:
         """No caller waits for it, and no commit is under way."""
-        return self.in_use == 0 and self.follower.idle and self.maintenance.idle
+        return self.in_use == 0 and self.applier.idle and self.follower.idle and self.maintenance.idle
 
 
 class LocalShards:
@@ -277,6 +277,7 @@ class LocalShards:
         self._closed = True
         for known in self._shards:
             known.maintenance.close()
+            await known.applier.close()
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
