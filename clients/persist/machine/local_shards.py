@@ -273,6 +273,7 @@ class LocalShards:
                 # The commit that gives a claim up would take it up again.
                 known.applier.compactor = ""
             if self._workers is not None:
+                await self._workers.settle()
                 await self._workers.close()
         self._closed = True
         for known in self._shards:
