@@ -23,15 +23,16 @@ from persist_host.calls import Context, Waiters, seconds_left, seconds_to_wait
 from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
-from persist_shard.watch import Pushes, change_pieces, info_of, plan_pieces
+from persist_shard.watch import Pushes, change_pieces, info_of, made_aside, plan_pieces
 
 R = TypeVar("R")
 
 _LISTED_PER_MESSAGE: Final = 1000
 
 
-def _json(state: object) -> bytes:
-    return "".join(_pieces(state, 4)).encode()
+def _json(shown: list[object]) -> bytes:
+    """The text of what is in ``shown``, which is taken out: giving up all of it takes time, too, and not the loop's."""
+    return "".join(_pieces(shown.pop(), 4)).encode()
 
 
 def _pieces(value: object, levels: int) -> Iterator[str]:
@@ -99,7 +100,7 @@ class ShardServicer(PersistShardServicer):
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
-        for piece in plan_pieces(found):
+        async for piece in made_aside(plan_pieces(found), found.batches, self._runtime):
             yield piece
 
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.FetchResponse]:
@@ -108,7 +109,7 @@ class ShardServicer(PersistShardServicer):
         seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
             change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds)
-        for piece in change_pieces(change):
+        async for piece in made_aside(change_pieces(change), change.batches, self._runtime):
             yield pb.FetchResponse(change=piece)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchResponse]:
@@ -118,15 +119,15 @@ class ShardServicer(PersistShardServicer):
         schemas = None
         changes = self._shards.watch(shard, frontier, timeout=seconds_left(context))
         async for change in self._waiters.each(changes):
-            for piece in self._pushes.pieces(change, schemas):
+            async for piece in made_aside(self._pushes.pieces(change, schemas), change.batches, self._runtime):
                 yield piece
             schemas = change.info.schemas
             self._telemetry.count("persist_watch_changes_total")
 
     async def Inspect(self, request: pb.InspectRequest, context: Context) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
-        state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))
-        text = await self._runtime.offload(_json, state)
+        shown = [await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))]
+        text = await self._runtime.offload(_json, shown)
         for start in range(0, len(text), CHUNK_BYTES):
             yield pb.InspectResponse(json=text[start : start + CHUNK_BYTES])
 

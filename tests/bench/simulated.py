@@ -57,13 +57,16 @@ class Stores:
         await self.blob.close()
         await self.consensus.close()
 
-    async def make(self, batches: Sequence[HollowBatch], shard: ShardId) -> None:
-        """Make it the shard's first state that it has these batches, each in turn."""
-        upper = batches[-1].desc.upper
-        trace = Trace(upper=upper, spine=(spine_batch(0, len(batches), tuple(batches)),), next_id=len(batches))
+    async def make(self, batches: Sequence[HollowBatch], shard: ShardId, **changes: object) -> None:
+        """Make it the shard's first state that it has these batches, each in turn, and what ``changes`` say."""
+        upper = batches[-1].desc.upper if batches else Antichain.of(0)
+        spine = (spine_batch(0, len(batches), tuple(batches)),) if batches else ()
+        trace = Trace(upper=upper, spine=spine, next_id=len(batches))
         entry = SchemaEntry(schema_id=0, schema=ours.SCHEMA.to_bytes(), codec=ours.SCHEMA.codec_name)
         now_ms = system().now_ms()
-        bare = State.initial(shard, now_ms=now_ms, hostname="simulated").evolved(trace=trace, schemas=(entry,))
+        bare = State.initial(shard, now_ms=now_ms, hostname="simulated").evolved(
+            trace=trace, schemas=(entry,), **changes
+        )
         key, data = rollup_key(shard, 0, secrets.token_bytes(16)), encode_rollup(bare)
         await self.blob.set(key, data, timeout=600)
         named = Rollup(key=key, encoded_bytes=len(data), checksum=crc32c(data))
