@@ -85,4 +85,3 @@ def draw(families: Sequence[Family], folder: Path = DRAWN) -> list[Path]:
         path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
         drawn.append(path)
     return drawn
-

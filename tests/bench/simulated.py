@@ -125,8 +125,14 @@ def _hollow_part(shard: ShardId, writer: WriterId, at: int, number: int, blocks:
         schema_id=0,
         stats=(ColumnStats(name="k", null_count=0, lower=lower, upper=lower + b"\xff"),),
         blocks=tuple(
-            Block(first_key=lower + secrets.token_bytes(12), rows=65_536, row_groups=1, offset=n * size, length=size,
-                  checksum=0x12345678)  # fmt: skip
+            Block(
+                first_key=lower + secrets.token_bytes(12),
+                rows=65_536,
+                row_groups=1,
+                offset=n * size,
+                length=size,
+                checksum=0x12345678,
+            )  # fmt: skip
             for n in range(blocks)
         ),
         footer_bytes=5_000,

@@ -6,7 +6,6 @@ by the clock; memory; processor time. What else the machine does is no part of t
 """
 
 import asyncio
-import json
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ import psutil
 from bench.processes import answering
 from persist.settings import Settings
 from persist_host import Telemetry, logs, start
+from persist_host.process import settle_memory
 from persist_shard import shard_spec
 
 TICK_SECONDS = 0.002
@@ -53,6 +53,7 @@ async def main() -> None:
     host, address = await start(
         shard_spec(*sys.argv[1:3]), "127.0.0.1:0", Settings.from_env(os.environ), telemetry=telemetry
     )
+    settle_memory()
     print(str(address), flush=True)
     turning = asyncio.create_task(ticker.run())
     process = psutil.Process()
