@@ -48,10 +48,9 @@ class Family:
         """Checks and raw figures."""
         for curve in self.curves.values():
             low, high = curve.points[0], curve.points[-1]
-            outcome.check(
-                self.goal, f"{self.title}: {curve.per}, at {high[0]:,g} {self.size} against the least from {low[0]:,g} on", curve.ratio,
-                RATIO_MAX if curve.wanted else None, ours=f"{low[1]:,.3g} to {high[1]:,.3g}",
-            )  # fmt: skip
+            what = f"{self.title}: {curve.per}, at {high[0]:,g} {self.size} against the least from {low[0]:,g} on"
+            limit = RATIO_MAX if curve.wanted else None
+            outcome.check(self.goal, what, curve.ratio, limit, ours=f"{low[1]:,.3g} to {high[1]:,.3g}")
         outcome.keep(self.name, {per: curve.points for per, curve in self.curves.items()})
 
 

@@ -95,7 +95,7 @@ class Stores:
 
 
 def hollow(shard: ShardId, batches: int, parts: int, *, blocks: int = 64) -> list[HollowBatch]:
-    """Batches of ``parts`` parts of 128 MiB each, one behind the other by key, of which there is only the description."""
+    """Batches of ``parts`` parts of 128 MiB each, one behind the other by key: there is only their description."""
     writer = WriterId.of(secrets.token_bytes(16))
     return [
         _batch(at, tuple(_hollow_part(shard, writer, at, number, blocks) for number in range(parts)))
@@ -132,7 +132,7 @@ def _hollow_part(shard: ShardId, writer: WriterId, at: int, number: int, blocks:
                 offset=n * size,
                 length=size,
                 checksum=0x12345678,
-            )  # fmt: skip
+            )
             for n in range(blocks)
         ),
         footer_bytes=5_000,

@@ -1,4 +1,4 @@
-"""A damaged, a slow and a huge shard among a thousand busy ones: the others are committed to as fast as without them."""
+"""A damaged, a slow and a huge shard among a thousand busy ones: the others are as fast as without them."""
 
 import asyncio
 import dataclasses

@@ -158,8 +158,10 @@ class CompactionScheduler:
                 await self._tasks.close()
 
     async def settle(self) -> None:
-        """Begin nothing any more, and let what runs end if that takes but a moment: a process may live no longer than it
-        takes to commit, and so may the next one."""
+        """Begin nothing any more, and let what runs end if that takes but a moment.
+
+        A process may live no longer than it takes to commit, and so may the next one.
+        """
         self._draining = True
         self._due.clear()
         small = {job.task for job in self._running if job.task is not None and _is_small(job)}
