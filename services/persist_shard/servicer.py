@@ -16,13 +16,14 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardServicer
-from persist.wire.rpc import BY_REQUEST, command_of, response_of
+from persist.wire.rpc import BY_REQUEST, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Frames, Strangers, Telemetry
 from persist_host.calls import Context, Waiters, seconds_left, seconds_to_wait
 from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
+from persist_shard.understood import understood
 from persist_shard.watch import Pushes, change_pieces, info_of, made_aside, plan_pieces
 
 R = TypeVar("R")
@@ -253,7 +254,7 @@ class ShardServicer(PersistShardServicer):
 
     async def _command(self, kind: type[R], request: Message, context: Context) -> R:
         """Any command through its shard's lane; its response, which is of the given kind."""
-        shard, command = command_of(request)
+        shard, command = await understood(request, self._runtime)
         left = context.time_remaining()
         outcome = await self._lanes.submit(shard, command, timeout=left, weight=request.ByteSize())
         response: R = response_of(BY_REQUEST[type(request)], outcome)

@@ -1,5 +1,6 @@
 """Cost against size: curves, what they come to, and how they are drawn for docs/scaling.md."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,22 @@ class Family:
             limit = RATIO_MAX if curve.wanted else None
             outcome.check(self.goal, what, curve.ratio, limit, ours=f"{low[1]:,.3g} to {high[1]:,.3g}")
         outcome.keep(self.name, {per: curve.points for per, curve in self.curves.items()})
+
+
+def keep(families: Sequence[Family], folder: Path = DRAWN) -> None:
+    """The figures of the curves, of which the tables of docs/scaling.md are made (``make docs``)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        family.name: {
+            "size": family.size,
+            "curves": {
+                per: [[float(f"{number:.4g}") for number in point] for point in curve.points]
+                for per, curve in family.curves.items()
+            },
+        }
+        for family in families
+    }
+    (folder / "figures.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
 
 
 def draw(families: Sequence[Family], folder: Path = DRAWN) -> list[Path]:

@@ -95,10 +95,10 @@ class Stores:
 
 
 def hollow(shard: ShardId, batches: int, parts: int, *, blocks: int = 64) -> list[HollowBatch]:
-    """Batches of ``parts`` parts of 128 MiB each, one behind the other by key: there is only their description."""
+    """Batches of ``parts`` parts of 128 MiB each, all one behind the other by key: there is only their description."""
     writer = WriterId.of(secrets.token_bytes(16))
     return [
-        _batch(at, tuple(_hollow_part(shard, writer, at, number, blocks) for number in range(parts)))
+        _batch(at, tuple(_hollow_part(shard, writer, at, at * parts + n, blocks) for n in range(parts)))
         for at in range(batches)
     ]
 

@@ -45,6 +45,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
         family.told(outcome)
         families.append(family)
     if plan.full:
+        curves.keep(families)
         for path in curves.draw(families):
             plan.say(f"drawn: {path}")
     return outcome
