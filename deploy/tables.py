@@ -1,4 +1,4 @@
-"""Keeps the tables in docs/ that repeat what the code knows: errors, settings and what requests may hold.
+"""Keeps the tables in docs/ that repeat what is known elsewhere: errors, settings, bounds, and what was measured.
 
     python deploy/tables.py            rewrite them
     python deploy/tables.py --check    exit with 1 if one is out of date
@@ -8,6 +8,8 @@ A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 
 import ast
 import dataclasses
+import functools
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,7 @@ from persist_host.guard import bounds
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+FIGURES = DOCS / "assets" / "scaling" / "figures.json"
 
 
 def error_rows(parent: type[errors.PersistError] = errors.PersistError) -> Iterator[str]:
@@ -46,6 +49,29 @@ def bound_rows(table: Mapping[str, int | str]) -> Iterator[str]:
         yield f"| `{name}` | {told} |"
 
 
+def figure_rows(name: str) -> Iterator[str]:
+    """What ``make bench-full`` measured of a family of curves: a row for each size, and one for how far each bends."""
+    curves = json.loads(FIGURES.read_text())[name]["curves"]
+    for at, (size, _) in enumerate(next(iter(curves.values()))):
+        yield f"| {_shown(size)} | " + " | ".join(_shown(points[at][1]) for points in curves.values()) + " |"
+    bends = []
+    for points in curves.values():
+        least = min(value for _, value in points)
+        bends.append(f"{points[-1][1] / least:,.2f}×" if least else "")
+    yield "| largest / least | " + " | ".join(bends) + " |"
+
+
+def figure_head(name: str) -> str:
+    """The head of that table."""
+    family = json.loads(FIGURES.read_text())[name]
+    columns = [family["size"], *family["curves"]]
+    return f"| {' | '.join(columns)} |\n|{'---:|' * len(columns)}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
+
+
 def field_docstrings(path: Path) -> dict[str, str]:
     """The string below each annotated field of the classes of a module."""
     found = {}
@@ -67,6 +93,7 @@ TABLES = {
     "elements": ("| repeated field | at most |\n|---|---:|", lambda: bound_rows(bounds.COUNTS)),
     "requests": ("| method | bytes of a request |\n|---|---:|", lambda: bound_rows(bounds.BYTES)),
     "settings": ("| variable | default | meaning |\n|---|---:|---|", setting_rows),
+    **{name: (figure_head(name), functools.partial(figure_rows, name)) for name in json.loads(FIGURES.read_text())},
 }
 
 

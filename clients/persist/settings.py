@@ -40,6 +40,9 @@ class Settings:
     uploaded, for values up to 1 MiB. Not covered is memory that an allocator keeps after it was freed."""
     compactions_at_once: int = 1
     """Compactions a process runs at a time."""
+    written_cache_bytes: int = 32 << 20
+    """What a process keeps of the small parts that it has just written, so that compacting them reads nothing back from
+    Blob. 0: nothing."""
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
     compaction_round_ms: int = 60_000

@@ -54,12 +54,12 @@ async def _serve(start: Callable[[], Awaitable[Host]]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ask)
     host = await start()
-    _settle_memory()
+    settle_memory()
     await stopping.wait()
     await host.stop()
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Collect cycles less often: states of many batches are long lived, and walking them again and again is felt.
 
     Nearly everything a server makes is freed by reference counts; what start-up made stays anyway.

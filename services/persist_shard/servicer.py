@@ -4,7 +4,7 @@ Source: style.md rule 12; protos/persist/v1/shard.proto.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -16,18 +16,44 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardServicer
-from persist.wire.rpc import BY_REQUEST, command_of, response_of
+from persist.wire.rpc import BY_REQUEST, response_of
 from persist.wire.rpc_reads import CHUNK_BYTES, frontier_in
 from persist_host import Frames, Strangers, Telemetry
 from persist_host.calls import Context, Waiters, seconds_left, seconds_to_wait
 from persist_host.guard.interceptor import shard_header
 from persist_shard.lanes import Lanes
 from persist_shard.session import ServerSession
-from persist_shard.watch import Pushes, change_pieces, info_of, plan_pieces
+from persist_shard.understood import understood
+from persist_shard.watch import Pushes, change_pieces, info_of, made_aside, plan_pieces
 
 R = TypeVar("R")
 
 _LISTED_PER_MESSAGE: Final = 1000
+
+
+def _json(shown: list[object]) -> bytes:
+    """The text of what is in ``shown``, which is taken out: giving up all of it takes time, too, and not the loop's."""
+    return "".join(_pieces(shown.pop(), 4)).encode()
+
+
+def _pieces(value: object, levels: int) -> Iterator[str]:
+    """The text of a value, the large ones of so many levels in pieces: one that is made at once lets no thread on."""
+    if levels and isinstance(value, list) and value:
+        between = "["
+        for each in value:
+            yield between
+            yield from _pieces(each, levels - 1)
+            between = ","
+        yield "]"
+    elif levels and isinstance(value, dict) and value:
+        between = "{"
+        for key, each in value.items():
+            yield f"{between}{json.dumps(str(key))}:"
+            yield from _pieces(each, levels - 1)
+            between = ","
+        yield "}"
+    else:
+        yield json.dumps(value)
 
 
 class ShardServicer(PersistShardServicer):
@@ -75,7 +101,7 @@ class ShardServicer(PersistShardServicer):
         if isinstance(found, NotYet):
             yield pb.SnapshotResponse(not_yet=pb.SnapshotNotYet(info=info_of(found.info)))
             return
-        for piece in plan_pieces(found):
+        async for piece in made_aside(plan_pieces(found), found.batches, self._runtime):
             yield piece
 
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.FetchResponse]:
@@ -84,7 +110,7 @@ class ShardServicer(PersistShardServicer):
         seconds = seconds_to_wait(context, request.wait_ms)
         with self._waiters.waiting():
             change = await self._shards.fetch(shard, frontier_in(request, "frontier"), timeout=seconds)
-        for piece in change_pieces(change):
+        async for piece in made_aside(change_pieces(change), change.batches, self._runtime):
             yield pb.FetchResponse(change=piece)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchResponse]:
@@ -94,15 +120,15 @@ class ShardServicer(PersistShardServicer):
         schemas = None
         changes = self._shards.watch(shard, frontier, timeout=seconds_left(context))
         async for change in self._waiters.each(changes):
-            for piece in self._pushes.pieces(change, schemas):
+            async for piece in made_aside(self._pushes.pieces(change, schemas), change.batches, self._runtime):
                 yield piece
             schemas = change.info.schemas
             self._telemetry.count("persist_watch_changes_total")
 
     async def Inspect(self, request: pb.InspectRequest, context: Context) -> AsyncIterator[pb.InspectResponse]:
         """The whole state as JSON."""
-        state = await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))
-        text = json.dumps(state).encode()
+        shown = [await self._shards.inspect(ShardId.parse(request.shard_id), timeout=seconds_left(context))]
+        text = await self._runtime.offload(_json, shown)
         for start in range(0, len(text), CHUNK_BYTES):
             yield pb.InspectResponse(json=text[start : start + CHUNK_BYTES])
 
@@ -228,7 +254,7 @@ class ShardServicer(PersistShardServicer):
 
     async def _command(self, kind: type[R], request: Message, context: Context) -> R:
         """Any command through its shard's lane; its response, which is of the given kind."""
-        shard, command = command_of(request)
+        shard, command = await understood(request, self._runtime)
         left = context.time_remaining()
         outcome = await self._lanes.submit(shard, command, timeout=left, weight=request.ByteSize())
         response: R = response_of(BY_REQUEST[type(request)], outcome)

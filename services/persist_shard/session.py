@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 from persist.errors import InvalidArgument, MissingDeadline, PersistError
 from persist.runtime import Runtime
 from persist.v1 import shard_pb2 as pb
-from persist.wire.rpc import Method, answer_of, command_of, failure_of, request_in
+from persist.wire.rpc import Method, answer_of, failure_of, request_in
 from persist_host import Frames, Strangers, Telemetry
 from persist_host.calls import Context
 from persist_host.guard.interceptor import SHARD_HEADER
 from persist_shard.lanes import Lanes
+from persist_shard.understood import understood
 
 OPEN_CALLS_MAX: Final = 4096
 """Calls of one session without an answer on the wire; beyond it the server stops reading."""
@@ -141,11 +142,11 @@ class ServerSession:
             while self._unwritten >= OPEN_CALLS_MAX:
                 self._room.clear()
                 await self._room.wait()
-            self._begin(call, share)
+            await self._begin(call, share)
             if number % CALLS_AT_ONCE == 0:
                 await self._runtime.sleep(0)
 
-    def _begin(self, call: pb.SessionCall, memory: int) -> None:
+    async def _begin(self, call: pb.SessionCall, memory: int) -> None:
         self._unwritten += 1
         try:
             method, request = request_in(call)
@@ -153,7 +154,7 @@ class ServerSession:
                 raise MissingDeadline("the call has no timeout_ms", hint="set one: every call must end")
             if self._shard is not None and request.shard_id != self._shard:
                 raise InvalidArgument(f"metadata {SHARD_HEADER} and shard_id differ", hint="one session, one route")
-            shard, command = command_of(request)
+            shard, command = await understood(request, self._runtime)
             answer = self._lanes.submit(shard, command, timeout=call.timeout_ms / 1000, weight=call.ByteSize())
         except PersistError as error:
             self._answered(_Answer(call.id, None, error, memory))

@@ -4,18 +4,31 @@ Source: protos/persist/v1/shard.proto; performance.md A6.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final, TypeVar
 
+from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import SchemaEntry
 from persist.machine.shards import ShardInfo, ShardMoved, SnapshotPlan
+from persist.runtime import Runtime
 from persist.v1 import shard_pb2 as pb
 from persist.wire.rpc_reads import chunks, frontier_message, info_message
+
+M = TypeVar("M")
 
 _CACHED_MAX: Final = 256
 _CACHED_BYTES_MAX: Final = 8 << 10
 """Larger messages are made for each watcher: so many of them would take too much."""
 _Key = tuple[object, ...]
+ON_LOOP_PARTS_MAX: Final = 32
+"""Of so few parts messages are made on the event loop: in a millisecond or two."""
+
+
+async def made_aside(pieces: Iterator[M], batches: Sequence[HollowBatch], runtime: Runtime) -> AsyncIterator[M]:
+    """The pieces of these batches, made in a thread where they are many."""
+    few = sum([batch.part_count for batch in batches]) <= ON_LOOP_PARTS_MAX
+    while (piece := next(pieces, None) if few else await runtime.offload(next, pieces, None)) is not None:
+        yield piece
 
 
 def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:

@@ -1,5 +1,6 @@
 """Child processes: servers that say where they listen, and jobs that answer with one line of JSON."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,11 @@ def job(module: str, request: Mapping[str, Any], *, seconds: float = JOB_SECONDS
     """Run a fresh process to its end and return the JSON it printed. Raises ChildFailed."""
     with child(module, [json.dumps(request)]) as process:
         return process.answer(seconds)
+
+
+async def answering(answer: Callable[[str], Awaitable[Any]]) -> None:
+    """In a child: print what each line of standard input is answered with, as JSON, to the end of the input."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        print(json.dumps(await answer(line.decode().strip())), flush=True)

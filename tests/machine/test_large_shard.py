@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
 from property.core.shard.histories import part, sixteen
 
@@ -17,7 +18,9 @@ from persist.core.shard.commands import Rollup
 from persist.core.shard.diff import diff
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
+from persist.errors import LocationError
 from persist.runtime import system
+from persist.storage.metered import Meter, MeteredBlob
 from persist.storage.ports import Blob, Consensus
 from persist.wire.checksum import crc32c
 from persist.wire.shard.shown import state_to_json
@@ -113,3 +116,48 @@ async def test_pieces_of_many_diffs_come_to_all_of_them():
     assert (await reader.open(shard, timeout=60)).upper == Antichain.of(BATCHES + 300)
     for each in (writer, reader):
         await each.close()
+
+
+class SlowBlob(MeteredBlob):
+    """A store that returns what it is asked for once it is let."""
+
+    def __init__(self, blob: Blob, meter: Meter) -> None:
+        super().__init__(blob, meter, system())
+        self.gate = asyncio.Event()
+
+    async def get(self, key, *, byte_range=None, timeout):
+        found = await super().get(key, byte_range=byte_range, timeout=timeout)
+        await self.gate.wait()
+        return found
+
+
+async def test_a_state_that_takes_longer_to_load_than_anybody_waits_is_loaded_once():
+    blob, consensus = memory_stores()
+    shard, _ = await made(blob, consensus)
+    meter = Meter()
+    slow = SlowBlob(blob, meter)
+    shards = machine(slow, consensus, ALONE)
+    slow.gate.set()
+    await shards.open(new_shard(), timeout=30)
+    slow.gate.clear()
+    before = meter.tallies["blob.get"].calls
+    for _ in range(5):
+        with pytest.raises(LocationError):
+            await shards.open(shard, timeout=0.05)
+    assert meter.tallies["blob.get"].calls == before + 1
+    waiting = asyncio.create_task(shards.open(shard, timeout=60))
+    await asyncio.sleep(0)
+    slow.gate.set()
+    assert (await waiting).upper == Antichain.of(BATCHES)
+    assert meter.tallies["blob.get"].calls == before + 1
+    await shards.close()
+
+
+async def test_a_load_that_nobody_waits_for_ends_with_its_process():
+    blob, consensus = memory_stores()
+    shard, _ = await made(blob, consensus)
+    slow = SlowBlob(blob, Meter())
+    shards = machine(slow, consensus, ALONE)
+    with pytest.raises(LocationError):
+        await shards.open(shard, timeout=0.05)
+    await asyncio.wait_for(shards.close(), 10)

@@ -99,12 +99,22 @@ class Applier:
         self._committing = asyncio.Lock()
         self._version: Version | None = None
         self._moved = asyncio.Event()
-        self._rounds = Rounds(self._look, runtime)
+        # Who asks again would load all of it again: a large state would never be there.
+        self._rounds = Rounds(self._look, runtime, lasts=lambda: self._version is None)
 
     @property
     def cached(self) -> State | None:
         """The newest state this process knows, perhaps not the newest there is."""
         return self._version.state if self._version else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is read."""
+        return self._rounds.idle
+
+    async def close(self) -> None:
+        """Read nothing any more."""
+        await self._rounds.close()
 
     async def refresh(self, deadline: Deadline, *, create: bool = False) -> State:
         """The newest state there is: linearizable. Raises ShardNotFound unless ``create``.

@@ -3,7 +3,8 @@
 Any client may send an append, with parts that another program made. A part in Blob is taken as it is described, as
 looking at it costs a request; an inline one is at hand, and checking it costs less than the commit does. A merge takes
 the place of rows that others wrote, so its parts must at least be there, in the size it says: one listing beside
-minutes of merging. Every command that comes from outside passes here, once, before it is folded.
+minutes of merging, where another process wrote them. Every command that comes from outside passes here, once, before
+it is folded.
 Source: design 001, compare_and_append; docs/formats.md, parts; reliability.md I24.
 """
 
@@ -24,6 +25,7 @@ from persist.core.shard.commands import (
 from persist.core.shard.state import State
 from persist.errors import InvalidArgument, LocationError, PersistError, ShardNotFound
 from persist.machine.applier import Applier
+from persist.machine.parts.written import WrittenParts
 from persist.machine.unforeseen import Unforeseen
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
@@ -44,8 +46,18 @@ _ON_LOOP_BYTES_MAX: Final = 64 << 10
 class Intake:
     """Checks incoming commands. Keeps nothing but schemas it has parsed."""
 
-    def __init__(self, blob: Blob, *, settings: Settings, runtime: Runtime, counts: Counts = UNCOUNTED) -> None:
+    def __init__(
+        self,
+        blob: Blob,
+        written: WrittenParts,
+        *,
+        settings: Settings,
+        runtime: Runtime,
+        counts: Counts = UNCOUNTED,
+    ) -> None:
+        """``written``: what this process knows to be in ``blob``."""
         self._blob = blob
+        self._written = written
         self._settings = settings
         self._runtime = runtime
         self._unforeseen = Unforeseen(runtime, counts)
@@ -78,15 +90,20 @@ class Intake:
     ) -> AnyOutcome:
         if isinstance(command, CompareAndAppend):
             return await self._outcome(applier, command.batch, deadline)
-        if await self._written(command, deadline):
+        if await self._is_written(command, deadline):
             return None
         # It may also have been applied long ago, and its parts collected since: nothing changes either way.
         return MergeRefused(reason="its parts are not in Blob in the sizes it says")
 
-    async def _written(self, merge: ApplyMerge, deadline: Deadline) -> bool:
-        """Whether the parts that the owner wrote for a merge exist. Other parts are compared with the state."""
+    async def _is_written(self, merge: ApplyMerge, deadline: Deadline) -> bool:
+        """Whether the parts that the owner wrote for a merge exist. Other parts are compared with the state.
+
+        No request for those that this process wrote itself.
+        """
         wanted = {
-            part.key: part.encoded_bytes for part in merge.output.parts if part.key and merge.owner.hex in part.key
+            part.key: part.encoded_bytes
+            for part in merge.output.parts
+            if part.key and merge.owner.hex in part.key and self._written.size_of(part.key) != part.encoded_bytes
         }
         for folder in {key.rpartition("/")[0] for key in wanted}:
             async for key, size in self._blob.list(

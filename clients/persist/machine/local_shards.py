@@ -30,6 +30,8 @@ from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
 from persist.machine.intake import Intake
+from persist.machine.parts.place import PlaceOf
+from persist.machine.parts.written import NotingWritten, ReadingWritten, WrittenParts
 from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
 from persist.machine.upkeep.finalizer import ShardFinalizer
 from persist.machine.upkeep.maintenance import Maintenance
@@ -88,7 +90,7 @@ class _Shard:
     @property
     def idle(self) -> bool:
         """No caller waits for it, and no commit is under way."""
-        return self.in_use == 0 and self.follower.idle and self.maintenance.idle
+        return self.in_use == 0 and self.applier.idle and self.follower.idle and self.maintenance.idle
 
 
 class LocalShards:
@@ -108,7 +110,10 @@ class LocalShards:
         self._runtime = runtime or system()
         self._versions = Versions(blob, consensus, settings=self._settings, runtime=self._runtime)
         self._counts = counts
-        self._intake = Intake(self._versions.blob, settings=self._settings, runtime=self._runtime, counts=counts)
+        bytes_max = self._settings.written_cache_bytes if self._settings.compaction else 0
+        self._written = WrittenParts(bytes_max, history=lambda: self._versions.taken)
+        self._blob = NotingWritten(self._versions.blob, self._written)
+        self._intake = Intake(self._blob, self._written, settings=self._settings, runtime=self._runtime, counts=counts)
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
@@ -139,7 +144,7 @@ class LocalShards:
     @property
     def blob(self) -> Blob:
         """The blob store, for clients in the same process."""
-        return self._versions.blob
+        return self._blob
 
     @property
     def blob_uri(self) -> str:
@@ -268,10 +273,12 @@ class LocalShards:
                 # The commit that gives a claim up would take it up again.
                 known.applier.compactor = ""
             if self._workers is not None:
+                await self._workers.settle()
                 await self._workers.close()
         self._closed = True
         for known in self._shards:
             known.maintenance.close()
+            await known.applier.close()
         await self._tasks.close()
         await self._versions.consensus.close()
         await self._versions.blob.close()
@@ -292,7 +299,9 @@ class LocalShards:
         from persist.machine.compaction.runner import CompactionRunner
         from persist.machine.compaction.scheduler import CompactionScheduler
 
-        carrier = CompactionRunner(self, self, Compactor(self, self, counts=self._counts), owners, counts=self._counts)
+        blob = ReadingWritten(self._versions.blob, self._written)
+        place = PlaceOf(blob, self._settings, self._runtime, self.attempts)
+        carrier = CompactionRunner(self, self, Compactor(self, place, counts=self._counts), owners, counts=self._counts)
         return CompactionScheduler(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)
 
     def _compact_as(self, shard: ShardId, owner: WriterId) -> None:

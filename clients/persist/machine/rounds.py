@@ -1,12 +1,13 @@
 """Questions to a store that many ask at the same time: one answer for all that asked before it was begun.
 
-Who asks while an answer is under way waits for the next one: what was begun before shows what was true before.
+Who asks while an answer is under way waits for the next one: what was begun before shows what was true before. An
+answer that takes longer than anybody waits is got all the same where the next one would have to begin where it began.
 """
 
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from persist.errors import Determinate, PersistError
 from persist.retry.deadline import Deadline
@@ -14,6 +15,9 @@ from persist.retry.tasks import Tasks, ended
 from persist.runtime import Runtime
 
 T = TypeVar("T")
+
+LASTING_SECONDS: Final = 600.0
+"""What an answer that lasts may take in all; each store call has a time of its own besides."""
 
 
 class _Round(Generic[T]):
@@ -29,17 +33,30 @@ class _Round(Generic[T]):
 class Rounds(Generic[T]):
     """One question, asked in rounds. ``ask`` may use the time of the most patient member."""
 
-    def __init__(self, ask: Callable[[Deadline], Awaitable[T]], runtime: Runtime) -> None:
+    def __init__(
+        self, ask: Callable[[Deadline], Awaitable[T]], runtime: Runtime, lasts: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``lasts``: whether an answer under way is worth its end when all members have gone."""
         self._ask = ask
+        self._lasts = lasts
         self._runtime = runtime
         self._tasks = Tasks()
         self._asking: asyncio.Task[T] | None = None
         self._next: _Round[T] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is asked."""
+        return self._asking is None and self._next is None
+
+    async def close(self) -> None:
+        """Ask nothing any more."""
+        await self._tasks.close()
+
     async def answer(self, deadline: Deadline) -> T:
         """An answer that is begun after this call. Raises what ``ask`` raises; Determinate when the time is up.
 
-        Who goes away takes nothing from the others; when all have gone nothing is asked any more.
+        Who goes away takes nothing from the others; when all have gone nothing is asked any more, but for what lasts.
         """
         seconds = deadline.slice()
         round_ = self._joined(seconds)
@@ -59,7 +76,7 @@ class Rounds(Generic[T]):
             if not round_.members:
                 if self._next is round_:
                     self._next = None
-                if not round_.task.done():
+                if not (round_.task.done() or (self._asking is round_.task and self._lasts())):
                     await ended(round_.task)
 
     def _joined(self, seconds: float) -> _Round[T]:
@@ -76,6 +93,7 @@ class Rounds(Generic[T]):
         self._asking = me
         round_, self._next = self._next, None
         try:
-            return await self._ask(Deadline(self._runtime, round_.seconds if round_ else 0.0, once=True))
+            seconds = max(round_.seconds if round_ else 0.0, LASTING_SECONDS if self._lasts() else 0.0)
+            return await self._ask(Deadline(self._runtime, seconds, once=True))
         finally:
             self._asking = None

@@ -87,6 +87,11 @@ class Versions:
         self.identity = Identity(self.blob, self.consensus, self.gate, settings=settings, runtime=runtime)
         guard.on_taken = self.identity.forget
 
+    @property
+    def taken(self) -> int:
+        """How often other files were taken for the stores."""
+        return self._guard.taken
+
     async def load(self, shard: ShardId, deadline: Deadline, *, older: bool = False) -> Version | None:
         """The newest state; None when the shard was never initialised. Three Consensus reads and one Blob read.
 

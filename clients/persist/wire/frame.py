@@ -83,9 +83,9 @@ def unframed(
         message = kind.FromString(body)
     except DecodeError as error:
         raise _corrupt("not a message", **place) from error
-    size = message.ByteSize()
     message.DiscardUnknownFields()
-    if message.ByteSize() != size and not unknown_fields:
+    # What was written here takes as many bytes again: of such, nothing was discarded.
+    if message.ByteSize() != len(body) and not unknown_fields and _has_unknown_fields(message, body):
         raise other_release(found=written, known=version, fields="unknown", **place)
     return message
 
@@ -113,6 +113,10 @@ def _expanded(body: bytes, codec: int, limit: int, **place: object) -> bytes:
     if len(message) != size:
         raise _corrupt("it expands to another size", **place)
     return bytes(message)
+
+
+def _has_unknown_fields(known: Message, body: bytes) -> bool:
+    return type(known).FromString(body).ByteSize() != known.ByteSize()
 
 
 def _checksum(magic: bytes, version: int, codec: int, binding: bytes, body: bytes) -> int:

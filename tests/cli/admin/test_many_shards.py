@@ -1,6 +1,7 @@
 """Very many shards: they are listed at once, and looked at side by side, with a way to go on where it was cut off."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from persist.storage.open import open_blob, open_consensus
 from persist_cli.admin.walk import AT_ONCE, Walk
 
 MANY = 20_000
-SECONDS = 8.0
-"""Four times what it may take: other tests run beside this one. With a read of each shard it takes half a minute."""
+CPU_SECONDS = 4.0
+"""Of this process, which beside other tests takes more than alone (1.2). With a read of each shard it takes half a
+minute."""
 
 
 def shard(number: int) -> ShardId:
@@ -60,14 +62,14 @@ def test_twenty_thousand_shards_are_listed_at_once(persist, place):
     asyncio.run(name(place, MANY))
     everything = [shard(number) for number in range(MANY)]
     for words in ((), ("--json",)):
-        began = system().monotonic()
+        began = time.process_time()
         done = persist("shard", "list", *options(place), *words)
-        seconds = system().monotonic() - began
-        print(f"{seconds:.2f} s")
+        seconds = time.process_time() - began
+        print(f"{seconds:.2f} s of CPU")
         assert done.code == 0, done.err
         assert "--frontiers" in done.err
         assert ([row["shard"] for row in done.json] if words else done.out.split()[1 : MANY + 1]) == everything
-        assert seconds < SECONDS
+        assert seconds < CPU_SECONDS
 
 
 def test_frontiers_are_shown_or_left_out_as_asked(persist, place):

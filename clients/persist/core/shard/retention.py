@@ -18,16 +18,24 @@ from persist.core.shard.trace import Claim, Trace, free, spine_batch
 
 ROLLUP_TAKEOVER_MS: Final = 5_000
 """A rollup that takes longer is taken over by another process."""
-BATCHES_PER_STEP: Final = 2_000
-PARTS_PER_STEP: Final = 20_000
-"""What one step of a tombstone takes away: its commit names all of it."""
+PARTS_PER_COMMIT: Final = 32
+ROLLUP_EVERY_MAX: Final = 2_048
+"""A state of many parts is rolled up after a commit for each 32 of them, and no more than so many."""
+BATCHES_PER_STEP: Final = 500
+PARTS_PER_STEP: Final = 5_000
+"""What one step of a tombstone takes away: its commit names all of it, while others of the process wait."""
 GC_TAKEOVER_MS: Final = 60_000
 """A collection of garbage that takes longer is taken over by another process. Two at once do no harm."""
 
 
 def rollup_due(state: State, seqno: int, every: int) -> bool:
-    """The newest rollup lies ``every`` seqnos before ``seqno`` or more."""
-    return seqno - max(state.rollups, default=0) >= every
+    """The newest rollup lies ``every`` seqnos before ``seqno`` or more; that of many parts further.
+
+    A rollup writes all of the state: written after a number of commits that grows with it, it costs each of them the
+    same. Whoever opens the shard reads as many diffs more.
+    """
+    further = min(state.trace.parts // PARTS_PER_COMMIT, ROLLUP_EVERY_MAX)
+    return seqno - max(state.rollups, default=0) >= max(every, further)
 
 
 def gc_boundary(state: State, *, versions_max: int) -> int | None:

@@ -38,6 +38,9 @@ REST_SECONDS: Final = 0.1
 REST_SECONDS_MAX: Final = 16.0
 DRAIN_SECONDS: Final = 15.0
 """How long cancelled merges may take to delete what they wrote and release their claims."""
+SETTLE_SECONDS: Final = 2.0
+SETTLE_BYTES_MAX: Final = 16 << 20
+"""What a merge may read that is let end when its process does, and for how long."""
 _RETRY_MS_MIN: Final = 100
 _RETRY_MS_MAX: Final = 60_000
 
@@ -154,10 +157,20 @@ class CompactionScheduler:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self._tasks.close()
 
+    async def settle(self) -> None:
+        """Begin nothing any more, and let what runs end if that takes but a moment.
+
+        A process may live no longer than it takes to commit, and so may the next one.
+        """
+        self._draining = True
+        self._due.clear()
+        small = {job.task for job in self._running if job.task is not None and _is_small(job)}
+        if small:
+            await asyncio.wait(small, timeout=SETTLE_SECONDS)
+
     async def close(self) -> None:
         """Stop, and cancel what ``drain`` left running."""
-        if not self._draining:
-            await self.drain()
+        await self.drain()
         await self._tasks.close()
         await self._carrier.close()
 
@@ -270,6 +283,10 @@ class CompactionScheduler:
         self._rest_seconds = min(max(REST_SECONDS, 2 * self._rest_seconds), REST_SECONDS_MAX)
         self._rest_until = self._runtime.monotonic() + self._rest_seconds
         asyncio.get_running_loop().call_later(self._rest_seconds + 0.001, self._begin)
+
+
+def _is_small(job: Job) -> bool:
+    return job.underway is None or job.underway.progress.bytes <= SETTLE_BYTES_MAX
 
 
 def _leaving() -> Determinate:

@@ -1,5 +1,6 @@
 """Where parts are read and written: what the pipelines need of a client or a server."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from persist.retry.attempts import Attempts
@@ -30,3 +31,13 @@ class Place(Protocol):
     def attempts(self) -> Attempts:
         """How calls are repeated."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceOf:
+    """A place made of what it needs."""
+
+    blob: Blob
+    settings: Settings
+    runtime: Runtime
+    attempts: Attempts
