@@ -6,7 +6,7 @@ number they have in the read, so two of a kind are neighbours at any size. Sourc
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
@@ -44,6 +44,7 @@ On: TypeAlias = str | Column | Sequence[str]
 """How rows match: SQL text or a Column about both sides, or the columns that must be equal."""
 
 MATCHED, NOT_MATCHED, NOT_BY_SOURCE = "matched", "not matched", "not matched by source"
+_KIND_NAMES: Final = {DELETE: "deleted", UPDATE: "updated", INSERT: "inserted"}
 _JOINS: Final = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
 
 
@@ -56,13 +57,19 @@ class Clause:
     when: Condition
     values: Values | None = None
 
+    @property
+    def told(self) -> dict[str, object]:
+        """The clause, for the table's audit."""
+        said = {"rows": self.case, "become": _KIND_NAMES[self.kind], "when": self.when, "values": self.values}
+        return {name: each for name, each in said.items() if each is not None}
+
 
 class MergeBuilder:
     """A merge as it is put together: clauses of one case are tried in their order, and ``execute`` runs it."""
 
     def __init__(
         self,
-        change: "Callable[[How], Change]",
+        change: "Callable[[How, Mapping[str, object]], Change]",
         source: ChangeSource,
         on: On,
         *,
@@ -114,7 +121,9 @@ class MergeBuilder:
         """
         if not self._clauses:
             raise InvalidArgument("a merge without clauses does nothing", hint="add whenMatchedUpdateAll() or another")
-        return self._change(how).run(self._compute())
+        return self._change(how, {"on": self._on, "clauses": [each.told for each in self._clauses]}).run(
+            self._compute()
+        )
 
     def _compute(self) -> Compute:
         fixed: list[MergeBuilder] = []

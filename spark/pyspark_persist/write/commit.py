@@ -6,6 +6,7 @@ just before the append, once nothing more is known that would refuse it. Source:
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ from persist import (
 )
 from persist.runtime import system
 from persist.typed import AnyOutcome
+from persist_ingest.location import Target
+from pyspark_persist.audit.recording import Identity, recorded
 
 if TYPE_CHECKING:
     import persist
@@ -73,11 +76,15 @@ class WriteCommit:
 
     def run(self) -> CommitResult:
         """Make the batches part of the shard, or raise and change nothing. Raises as ``Write.commit``."""
+        identity = Identity(writer=str(self._writer_id), token=self._token(), transaction=self._transaction)
+        return recorded(self._target, self._write.entry, identity, self._commit, partial(known_commit, self._target))
+
+    def _commit(self) -> CommitResult:
         upper = self._fetch_upper()
         for _ in range(ATTEMPTS):
             placement = self._place(upper)
             if placement.late is not None:
-                return self._happened(placement, placement.late)
+                return self._happened(placement.late)
             batches = self._registered()
             batches += self._retractions(placement)
             outcome = self._append(self._writer, batches, placement)
@@ -106,26 +113,16 @@ class WriteCommit:
 
     def happened(self) -> CommitResult | None:
         """The outcome of an earlier attempt at this write, None when there was none."""
-        time = self._fetch_upper().time
-        past = max((1 if time is None else time) - 1, 0)
-        return None if time == 0 else self._known(Placement(expected=past, new_upper=past + 1))
+        if self._fetch_upper().time == 0:
+            return None
+        return known_commit(self._target, self._writer_id, self._token(), self._transaction)
 
-    def _happened(self, placement: Placement, refusal: InvalidBounds) -> CommitResult:
+    def _happened(self, refusal: InvalidBounds) -> CommitResult:
         """The outcome of an earlier attempt at this write. Raises the refusal when there was none."""
-        known = self._known(placement)
+        known = known_commit(self._target, self._writer_id, self._token(), self._transaction)
         if known is None:
             raise refusal
         return known
-
-    def _known(self, placement: Placement) -> CommitResult | None:
-        """SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed,
-        and without any part: those may be of a schema that it does not have.
-        """
-        writer = self._target.client().open_writer(
-            self._target.shard_id, writer_id=self._writer_id, timeout=self._target.timeout
-        )
-        outcome = self._append(writer, [], placement)
-        return None if isinstance(outcome, UpperMismatch) else self._result(outcome, [])
 
     def _token(self) -> Token:
         """The same at every attempt: a mismatch is certain not to have happened, so the token is still unused."""
@@ -258,6 +255,23 @@ class WriteCommit:
             parts=sum(batch.parts for batch in used),
             already_committed=already,
         )
+
+
+def known_commit(target: Target, writer_id: str, token: Token, transaction: Transaction | None) -> CommitResult | None:
+    """What the shard knows of a commit, of whichever process; None: nothing.
+
+    SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed, and
+    without any part: those may be of a schema that it does not have.
+    """
+    time = target.client().recent_upper(target.shard_id, timeout=target.timeout).time
+    past = max((1 if time is None else time) - 1, 0)
+    writer = target.client().open_writer(target.shard_id, writer_id=writer_id, timeout=target.timeout)
+    outcome = writer.compare_and_append_batches(
+        [], expected_upper=past, new_upper=past + 1, token=token, transaction=transaction, timeout=target.timeout
+    )
+    if isinstance(outcome, UpperMismatch):
+        return None
+    return CommitResult(upper=outcome.upper, rows=0, bytes=0, parts=0, already_committed=True)
 
 
 def _changed(other: SchemaMismatch) -> SchemaMismatch:
