@@ -1,7 +1,7 @@
 """What an audit says of one commit, and the shard that it is kept in.
 
 The row of a commit is there before the commit is tried, as ``begun``, and is replaced by one that is ``committed``
-after it: so no commit is without one, whoever dies in between. Source: docs/spark.md, Audit.
+after it: so no commit is without one, also of processes that die in between. Source: docs/spark.md, Audit.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ SCHEMA: Final = persist.Schema(
         "txn_owner": pa.string(),
     },
 )
-"""The columns of an audit. ``attempt`` tells tries of one commit apart, ``token`` is the commit's."""
+"""The columns of an audit. ``attempt`` is of one try, ``token`` of the commit that it tries."""
 _INNER: Final = ("attempt", "writer", "token", "txn_owner")
 SHOWN: Final = tuple(name for name in (*SCHEMA.key.names, *SCHEMA.val.names) if name not in _INNER)
 """Those that say something to people."""
@@ -60,7 +60,7 @@ COLUMNS: Final = pa.schema([*SCHEMA.key, *SCHEMA.val])
 
 def audit_shard(shard: str) -> ShardId:
     """The shard in which that one's commits are recorded, if they are."""
-    return ShardId.named("audit", shard)
+    return ShardId.named("persist.audit", shard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class Author:
 
     @classmethod
     def of_process(cls) -> "Author":
-        """Whoever this process belongs to; Spark's own name for the user if it has one."""
+        """The user of this process."""
         try:
-            return cls(user=os.environ.get("SPARK_USER") or getpass.getuser())
+            return cls(user=getpass.getuser())
         except (OSError, KeyError):  # a uid without a name
             return cls(user=str(os.getuid()))
 

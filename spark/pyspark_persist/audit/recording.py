@@ -1,7 +1,7 @@
 """The row of a commit in its table's audit: there before it is tried, final after it, taken back if it was refused.
 
-What is found unfinished is settled by whoever asks the table whether it happened. Each step is one append under a
-token of the attempt, so a row is made final once, whether by its writer or by who found it.
+What is found unfinished is settled by asking the table whether it happened. Each step is one append under a token of
+the attempt, so a row is made final once, by its writer or by the process that found it.
 """
 
 import logging
@@ -33,15 +33,24 @@ class Committed(Protocol):
     """What a commit came to."""
 
     @property
-    def upper(self) -> Any: ...
+    def upper(self) -> Any:
+        """The shard's, after it."""
+
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Updates that it wrote."""
+
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """What they take, encoded."""
+
     @property
-    def parts(self) -> int: ...
+    def parts(self) -> int:
+        """In how many parts they are."""
+
     @property
-    def already_committed(self) -> bool: ...
+    def already_committed(self) -> bool:
+        """Whether an earlier attempt had done it."""
 
 
 C = TypeVar("C", bound=Committed)

@@ -69,7 +69,7 @@ class Write:
         """Check the DataFrame against the shard, or against the one it would make, and fix the token.
 
         Makes and changes no shard: a write that is refused, or fails in its tasks, leaves nothing. ``author``: who
-        writes; None: whoever this process belongs to.
+        writes; None: the user of this process.
         Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
         """
         options = found(options, create=True)

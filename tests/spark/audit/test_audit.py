@@ -1,4 +1,4 @@
-"""The audit of a table: a row for each commit that happened, none for others, whoever dies when."""
+"""The audit of a table: a row for each commit that happened, and none for others, whichever process dies when."""
 
 import json
 from collections.abc import Callable
