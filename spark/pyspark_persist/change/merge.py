@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 On: TypeAlias = str | Column | Sequence[str]
 """How rows match: SQL text or a Column about both sides, or the columns that must be equal."""
 
+TABLE_BYTES: Final = 1 << 20
+"""Encoded bytes of a table that may be broadcast: about Spark's own 10 MB of rows."""
+
 MATCHED, NOT_MATCHED, NOT_BY_SOURCE = "matched", "not matched", "not matched by source"
 _KIND_NAMES: Final = {DELETE: "deleted", UPDATE: "updated", INSERT: "inserted"}
 _JOINS: Final = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
@@ -201,9 +204,14 @@ class MergeBuilder:
         target, source = self._sides
         present, place = _free("_present", self._source.columns), _free("_place", self._source.columns, base.names)
         given = self._given.definite.withColumn(present, sf.lit(True)).alias(source)
+        rows = base.rows.alias(target)
+        if self._is_large(reach):
+            # SUBTLE: to Spark what tasks read is as small as their numbers: it would send all of it to each process.
+            rows = rows.hint("merge")
+            given = given.hint("broadcast") if self._given.is_small else given
         how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
         with self._understood(reach):
-            joined = base.rows.alias(target).join(given, self._matching(base), how)
+            joined = rows.join(given, self._matching(base), how)
         # Rows that are added have no number: those of one task stay together.
         apart = sf.coalesce(quoted(ROW, target), -1 - sf.spark_partition_id()).alias(place)
         changed = self._changes(reach, joined, quoted(present, source).isNotNull(), apart)
@@ -211,6 +219,11 @@ class MergeBuilder:
         if once:
             changed = changed.repartition(place).sortWithinPartitions(ROW)
         return Made(base=base, frame=changed, once=once, about=lambda: about)
+
+    def _is_large(self, reach: Reach) -> bool:
+        """Whether the table is more than Spark should hold in every process."""
+        snapshot = reach.snapshot()
+        return snapshot is not None and snapshot.encoded_bytes > TABLE_BYTES
 
     def _changes(self, reach: Reach, joined: "DataFrame", there: Column, *more: Column) -> "DataFrame":
         """The changes that clauses make of rows of both sides. ``there``: the source's is. Raises InvalidArgument."""
