@@ -28,6 +28,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
     cores: int = 1
     """How many tasks the session runs at once, in that class."""
 
+    application: tuple[str, str, str] | None = None
+    """The session's user, and its application's id and name, in that class."""
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -63,20 +66,28 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped her
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch write; one token for the whole job is made here."""
+        from pyspark_persist.audit.entry import author_of
         from pyspark_persist.options.names import WRITE
         from pyspark_persist.options.parsing import parse_write
         from pyspark_persist.read.keeper import check_no_table
         from pyspark_persist.write.writing import BatchWriter, Write
 
         check_no_table(self.keeper)
-        return BatchWriter(Write.plan(parse_write(dict(self.options), WRITE), schema, overwrite=overwrite))
+        options = parse_write(dict(self.options), WRITE)
+        author = author_of(self.application)
+        return BatchWriter(Write.plan(options, schema, overwrite=overwrite, author=author))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
         """A streaming write; ``overwrite`` in output mode complete."""
+        from pyspark_persist.audit.entry import author_of
         from pyspark_persist.options.names import SINK
         from pyspark_persist.options.parsing import parse_write
         from pyspark_persist.write.writing import StreamWriter, Write
 
         options = parse_write(dict(self.options), SINK)
         checkpoint = self.options.get("checkpointLocation")
-        return StreamWriter(Write.plan(options, schema, overwrite=overwrite), checkpoint)
+        operation = "streaming overwrite" if overwrite else "streaming append"
+        author = author_of(self.application)
+        return StreamWriter(
+            Write.plan(options, schema, overwrite=overwrite, author=author, operation=operation), checkpoint
+        )

@@ -12,6 +12,9 @@ import pyarrow as pa
 from persist import Antichain, ShardNotFound
 from persist_ingest.location import Target
 from pyspark_persist import register
+from pyspark_persist.application import application_of
+from pyspark_persist.audit.entry import SHOWN, author_of
+from pyspark_persist.audit.keeping import settled, start
 from pyspark_persist.change.expressions import Condition, Values
 from pyspark_persist.change.merge import MergeBuilder, On
 from pyspark_persist.change.rows import deletion, overwriting, restoration, update
@@ -20,7 +23,7 @@ from pyspark_persist.change.source import ChangeSource
 from pyspark_persist.compact import compact
 from pyspark_persist.counting import count
 from pyspark_persist.finding import found, inspected
-from pyspark_persist.options.names import WRITE
+from pyspark_persist.options.names import NAMES_OF_SHARDS, WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.tags import tag, tags, untag
@@ -110,6 +113,7 @@ class PersistTable:
         txnNewSince: int | None = None,
         keyColumns: Iterable[str] = (),
         mergeSchema: bool = False,
+        userMetadata: str | None = None,
     ) -> CommitResult:
         """Append a DataFrame and return what happened, which ``df.write`` cannot. Parameters as the options of that
         name.
@@ -125,9 +129,11 @@ class PersistTable:
             "txnNewSince": txnNewSince,
             "keyColumns": ",".join(keyColumns) or None,
             "mergeSchema": mergeSchema,
+            "userMetadata": userMetadata,
         }
         options = parse_write(self._options | _texts({k: v for k, v in given.items() if v is not None}), WRITE)
-        write = Write.plan(options, df.schema, overwrite=False)
+        author = author_of(application_of(self._spark))
+        write = Write.plan(options, df.schema, overwrite=False, author=author)
         rows = df.mapInArrow(_TaskWrite(write), "message binary").collect()
         messages = [write.message(bytes(row["message"])) for row in rows]
         return write.commit(messages, transaction_of(options, messages))
@@ -140,7 +146,7 @@ class PersistTable:
         ShardNotFound, ShardClosed, LocationError, and what Spark raises when a task fails. Then nothing has changed,
         unless it is Indeterminate: with a transaction, run it again.
         """
-        return self._change("delete", how).run(deletion(where))
+        return self._change("delete", how, {"where": where}).run(deletion(where))
 
     def update(self, set: Values, where: Condition = None, **how: Unpack[How]) -> ChangeResult:
         """Give columns other values in the rows for which ``where`` holds; in all of them without it.
@@ -148,7 +154,7 @@ class PersistTable:
         ``set``: for each column SQL text or a Column over the row as it was, or a plain value that is no text. Raises
         as ``delete``, and SchemaMismatch (no such column, a value of another type).
         """
-        return self._change("update", how).run(update(set, where))
+        return self._change("update", how, {"set": set, "where": where}).run(update(set, where))
 
     def merge(
         self, source: "DataFrame", on: On, *, targetAlias: str = "target", sourceAlias: str = "source"
@@ -166,14 +172,14 @@ class PersistTable:
 
         Rows for which it does not hold are refused. Raises as ``delete``, and SchemaMismatch.
         """
-        return self._change("overwrite", how).run(overwriting(df, where))
+        return self._change("overwrite", how, {"where": where}).run(overwriting(df, where))
 
     def restore(self, asOf: int, **how: Unpack[How]) -> ChangeResult:
         """Make the contents what they were at that time, by taking back all later updates: their times stay readable.
 
         Of its counts those are of updates, not of rows. Raises as ``delete``, and NotReadable.
         """
-        return self._change("restore", how).run(restoration(asOf))
+        return self._change("restore", how, {"asOf": asOf}).run(restoration(asOf))
 
     def count(self, asOf: int | None = None) -> int:
         """How many rows there are, or were at that time, each as often as it is there.
@@ -203,6 +209,26 @@ class PersistTable:
         """The tagged times by their names."""
         return tags(self._target())
 
+    def startAudit(self) -> "persist.ShardId":
+        """Record every commit that Spark makes to this table from now on; the shard that the records are in.
+
+        Also of a table that is not there yet. Repeating it changes nothing. What other clients write is not recorded. A
+        commit whose record cannot be written is not made. Raises LocationError, InvalidArgument.
+        """
+        return start(self._target(create=True))
+
+    def audit(self) -> "DataFrame":
+        """Who changed the table, how and when, newest first: a row for each commit since ``startAudit``.
+
+        A row is ``committed``, or ``begun``: under way, or its writer died and the table does not know any more
+        whether it happened. Raises ShardNotFound (there is no audit), LocationError.
+        """
+        target = self._target(create=True)
+        shard = settled(target)
+        where = {name: text for name, text in self._options.items() if name.lower() not in NAMES_OF_SHARDS}
+        frame = PersistTable(self._spark, {**where, "shard": str(shard)}).toDF()
+        return frame.select(*SHOWN).orderBy("began_at", ascending=False)
+
     def compact(self, *, pieces: int | None = None) -> "persist.Compacted":
         """Merge the shard into one run, on the executors; what it came to, or None when there was nothing to do.
 
@@ -223,9 +249,9 @@ class PersistTable:
             target.shard_id, dry_run=dryRun, safe_age=safeAgeHours * 3600, timeout=target.timeout
         )
 
-    def _change(self, kind: str, how: How) -> Change:
+    def _change(self, kind: str, how: How, told: Mapping[str, object]) -> Change:
         options = parse_write(self._options | options_of(how), WRITE)
-        return Change(self._spark, found(options, writes=True), kind, how)
+        return Change(self._spark, found(options, writes=True), kind, how, told)
 
     def _load(self, options: Mapping[str, object]) -> "DataFrame":
         return self._spark.read.format("persist").options(**self._options, **_texts(options)).load()

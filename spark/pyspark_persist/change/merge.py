@@ -6,7 +6,7 @@ number they have in the read, so two of a kind are neighbours at any size. Sourc
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 On: TypeAlias = str | Column | Sequence[str]
 """How rows match: SQL text or a Column about both sides, or the columns that must be equal."""
 
+TABLE_BYTES: Final = 1 << 20
+"""Encoded bytes of a table that may be broadcast: about Spark's own 10 MB of rows."""
+
 MATCHED, NOT_MATCHED, NOT_BY_SOURCE = "matched", "not matched", "not matched by source"
+_KIND_NAMES: Final = {DELETE: "deleted", UPDATE: "updated", INSERT: "inserted"}
 _JOINS: Final = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
 
 
@@ -56,13 +60,19 @@ class Clause:
     when: Condition
     values: Values | None = None
 
+    @property
+    def told(self) -> dict[str, object]:
+        """The clause, for the table's audit."""
+        said = {"rows": self.case, "become": _KIND_NAMES[self.kind], "when": self.when, "values": self.values}
+        return {name: each for name, each in said.items() if each is not None}
+
 
 class MergeBuilder:
     """A merge as it is put together: clauses of one case are tried in their order, and ``execute`` runs it."""
 
     def __init__(
         self,
-        change: "Callable[[How], Change]",
+        change: "Callable[[How, Mapping[str, object]], Change]",
         source: ChangeSource,
         on: On,
         *,
@@ -114,7 +124,9 @@ class MergeBuilder:
         """
         if not self._clauses:
             raise InvalidArgument("a merge without clauses does nothing", hint="add whenMatchedUpdateAll() or another")
-        return self._change(how).run(self._compute())
+        return self._change(how, {"on": self._on, "clauses": [each.told for each in self._clauses]}).run(
+            self._compute()
+        )
 
     def _compute(self) -> Compute:
         fixed: list[MergeBuilder] = []
@@ -192,9 +204,14 @@ class MergeBuilder:
         target, source = self._sides
         present, place = _free("_present", self._source.columns), _free("_place", self._source.columns, base.names)
         given = self._given.definite.withColumn(present, sf.lit(True)).alias(source)
+        rows = base.rows.alias(target)
+        if self._is_large(reach):
+            # SUBTLE: to Spark what tasks read is as small as their numbers: it would send all of it to each process.
+            rows = rows.hint("merge")
+            given = given.hint("broadcast") if self._given.is_small else given
         how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
         with self._understood(reach):
-            joined = base.rows.alias(target).join(given, self._matching(base), how)
+            joined = rows.join(given, self._matching(base), how)
         # Rows that are added have no number: those of one task stay together.
         apart = sf.coalesce(quoted(ROW, target), -1 - sf.spark_partition_id()).alias(place)
         changed = self._changes(reach, joined, quoted(present, source).isNotNull(), apart)
@@ -202,6 +219,11 @@ class MergeBuilder:
         if once:
             changed = changed.repartition(place).sortWithinPartitions(ROW)
         return Made(base=base, frame=changed, once=once, about=lambda: about)
+
+    def _is_large(self, reach: Reach) -> bool:
+        """Whether the table is more than Spark should hold in every process."""
+        snapshot = reach.snapshot()
+        return snapshot is not None and snapshot.encoded_bytes > TABLE_BYTES
 
     def _changes(self, reach: Reach, joined: "DataFrame", there: Column, *more: Column) -> "DataFrame":
         """The changes that clauses make of rows of both sides. ``there``: the source's is. Raises InvalidArgument."""

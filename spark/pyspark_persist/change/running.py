@@ -8,7 +8,7 @@ for a sweep. Source: architecture.md section 7.
 import dataclasses
 import difflib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
@@ -16,6 +16,8 @@ from pyspark.sql import types as st
 
 from persist import Antichain, Determinate, InvalidArgument, InvalidBounds, ShardClosed, Transaction
 from persist.runtime import system
+from pyspark_persist.application import application_of
+from pyspark_persist.audit.entry import author_of, shown_time
 from pyspark_persist.change.target import COUNT, Base, Reach
 from pyspark_persist.change.tasks import RESULT, Batches, WriteChanges
 from pyspark_persist.change.touching import ANYTHING, About
@@ -36,6 +38,8 @@ ATTEMPTS: Final = 20
 FOLLOWED: Final = 100
 """How often a computed change follows an upper that moves without rows that matter, before it is computed anew."""
 RETRY, REFUSE = "retry", "refuse"
+NAMES: Final = ("deleted", "updated", "inserted")
+"""What becomes of rows, as tasks and results count it."""
 
 
 class How(TypedDict, total=False):
@@ -43,7 +47,7 @@ class How(TypedDict, total=False):
 
     ``readAt``: what it was computed from was read at this time; a write that came after refuses it. ``onConflict``:
     what a write that comes between does, ``retry`` (compute it anew) or ``refuse``. ``commitTime``, ``txnAppId``,
-    ``txnVersion``, ``txnNewSince``: as the options of batch writes.
+    ``txnVersion``, ``txnNewSince``, ``userMetadata``: as the options of batch writes.
     """
 
     readAt: int | None
@@ -52,9 +56,10 @@ class How(TypedDict, total=False):
     txnAppId: str | None
     txnVersion: int | None
     txnNewSince: int | None
+    userMetadata: str | None
 
 
-_OF_WRITES: Final = ("commitTime", "txnAppId", "txnVersion", "txnNewSince")
+_OF_WRITES: Final = ("commitTime", "txnAppId", "txnVersion", "txnNewSince", "userMetadata")
 
 
 def options_of(how: How) -> dict[str, str]:
@@ -110,13 +115,19 @@ Compute = Callable[[Reach], Made]
 
 
 class Change:
-    """One change of one shard. ``kind``: its name, which a repetition under the same transaction must have, too."""
+    """One change of one shard. ``kind``: its name, which a repetition under the same transaction must have, too.
 
-    def __init__(self, spark: "SparkSession", options: WriteOptions, kind: str, how: How) -> None:
+    ``told``: what was asked for, for the shard's audit.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", options: WriteOptions, kind: str, how: How, told: Mapping[str, object]
+    ) -> None:
         self._spark = spark
         self._options = options
         self._target = options.target
         self._kind = kind
+        self._told = {name: each for name, each in told.items() if each is not None}
         self._read_at = how.get("readAt")
         self._refuses = how.get("onConflict", RETRY) == REFUSE
 
@@ -158,14 +169,18 @@ class Change:
     def _plan(self) -> Write:
         schema = current_schema(self._target)
         frame = st.StructType([*spark_schema(shown_fields(schema)).fields, st.StructField(COUNT, st.LongType())])
-        return Write.plan(self._options, frame, overwrite=False)
+        author = author_of(application_of(self._spark))
+        write = Write.plan(self._options, frame, overwrite=False, author=author, operation=self._kind)
+        return dataclasses.replace(write, entry=write.entry.told(self._told))
 
     def _pinned(self, write: Write, upper: int) -> Write:
         """The write at this upper or not at all. Its token is unused: what was refused did not happen."""
         time = self._options.commit_time
         time = max(upper, system().now_ms()) if time is None else time
         return dataclasses.replace(
-            write, options=dataclasses.replace(self._options, expected_upper=upper, commit_time=time)
+            write,
+            options=dataclasses.replace(self._options, expected_upper=upper, commit_time=time),
+            entry=dataclasses.replace(write.entry, read_at=shown_time(upper - 1) if upper else None),
         )
 
     def _check_time(self, upper: int) -> None:
@@ -200,11 +215,13 @@ class Change:
         if not pinned and not any(message.prepared.rows for message in messages):
             done = CommitResult(upper=Antichain.of(reach.upper), rows=0, bytes=0, parts=0)
         else:
-            committed, upper = self._commit(write, reach, made, messages, transaction)
+            counted = {f"rows_{name}": sum(row[name] for row in rows) for name in NAMES}
+            entry = dataclasses.replace(write.entry, **counted)
+            committed, upper = self._commit(dataclasses.replace(write, entry=entry), reach, made, messages, transaction)
             if committed is None:
                 return None
             done = committed
-        names = () if done.already_committed else ("deleted", "updated", "inserted")
+        names = () if done.already_committed else NAMES
         return ChangeResult(
             **dataclasses.asdict(done) | {"upper": done.upper},
             read_at=upper - 1 if upper else None,

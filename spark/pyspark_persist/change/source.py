@@ -36,12 +36,18 @@ class ChangeSource:
     def fixed(self, *, small: bool) -> "ChangeSource":
         """It, computed. ``small``: the driver may keep it."""
         frame = self.frame
-        if small and (size := _estimate(frame)) is not None and size <= SMALL_BYTES:
+        if small and self.is_small:
             table = frame.toArrow()
             return ChangeSource(frame=frame, rows=table.num_rows, table=table)
         # SUBTLE: what looks at it first computes it; every attempt, and all that follows, is of one source.
         kept = frame.localCheckpoint(eager=False)
         return ChangeSource(frame=kept, rows=kept.count())
+
+    @property
+    def is_small(self) -> bool:
+        """Whether Spark estimates it at so little that the driver may keep it."""
+        size = _estimate(self.frame)
+        return size is not None and size <= SMALL_BYTES
 
     @property
     def definite(self) -> "DataFrame":

@@ -78,6 +78,7 @@ OPTIONS: Final = (
     Option(name="txnVersion", uses=frozenset({WRITE})),
     Option(name="txnNewSince", uses=_WRITES),
     Option(name="keyColumns", uses=_WRITES),
+    Option(name="userMetadata", uses=_WRITES),
     Option(name="mergeSchema", uses=_WRITES),
 )
 
@@ -92,13 +93,15 @@ VIEW: Final = "use CREATE TEMPORARY VIEW name USING persist OPTIONS (location '/
 """What to do instead of CREATE TABLE: Spark keeps a table's options, and hands none of them to Python sources."""
 
 _DECLINED: Final = {
-    "usermetadata": "persist keeps no free-form commit metadata: write it as a column",
     "maxrecordsperfile": "parts are cut by bytes: set PERSIST_PART_BYTES_MAX",
     "targetpartbytes": "set PERSIST_PART_BYTES_MAX in the environment of driver and executors",
     "partitionoverwritemode": "a shard has no partitions: mode('overwrite') replaces its content at the commit time",
     "replacewhere": "PersistTable.overwrite(df, where=) replaces the rows for which a condition holds",
     "overwriteschema": "a schema may only gain nullable columns: use mergeSchema, or write to a new shard",
 }
+
+NAMES_OF_SHARDS: Final = ("shard", "table", "path")
+"""The options that say which shard is meant."""
 
 
 def check_names(raw: Mapping[str, str], use: str) -> Given:

@@ -18,6 +18,7 @@ TARGET_PARTITION_BYTES: Final = 96 << 20
 HOLD_TTL_SECONDS: Final = 3600
 HOLD_MAX_SECONDS: Final = 86_400
 TIMEOUT_MS: Final = 120_000
+METADATA_LETTERS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +110,4 @@ class WriteOptions:
     txn_new_since: int = 0
     key_columns: tuple[str, ...] = ()
     merge_schema: bool = False
+    user_metadata: str | None = None

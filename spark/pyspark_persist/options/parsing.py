@@ -20,6 +20,7 @@ from pyspark_persist.options.options import (
     HOLD_MAX_SECONDS,
     HOLD_TTL_SECONDS,
     METADATA,
+    METADATA_LETTERS,
     METADATA_TABLES,
     SNAPSHOT,
     TARGET_PARTITION_BYTES,
@@ -150,7 +151,15 @@ def parse_write(raw: Mapping[str, str], use: str) -> WriteOptions:
         txn_new_since=given.whole("txnNewSince") or 0,
         key_columns=tuple(_names(given.get("keyColumns"))),
         merge_schema=given.flag("mergeSchema", False),
+        user_metadata=_metadata(given),
     )
+
+
+def _metadata(given: Given) -> str | None:
+    text = given.get("userMetadata")
+    if text is not None and len(text) > METADATA_LETTERS:
+        raise InvalidArgument("userMetadata is too long", hint=f"{METADATA_LETTERS} letters at most", letters=len(text))
+    return text
 
 
 def _check_order(given: Given, name: str, must: str, *, least: int) -> None:

@@ -6,6 +6,7 @@ just before the append, once nothing more is known that would refuse it. Source:
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ from persist import (
 )
 from persist.runtime import system
 from persist.typed import AnyOutcome
+from persist_ingest.location import Target
+from pyspark_persist.audit.recording import Identity, recorded
 
 if TYPE_CHECKING:
     import persist
@@ -73,14 +76,18 @@ class WriteCommit:
 
     def run(self) -> CommitResult:
         """Make the batches part of the shard, or raise and change nothing. Raises as ``Write.commit``."""
+        identity = Identity(writer=str(self._writer_id), token=self._token(), transaction=self._transaction)
+        return recorded(self._target, self._write.entry, identity, self._commit, partial(known_commit, self._target))
+
+    def _commit(self) -> CommitResult:
         upper = self._fetch_upper()
         for _ in range(ATTEMPTS):
             placement = self._place(upper)
             if placement.late is not None:
-                return self._happened(placement, placement.late)
+                return self._happened(placement.late)
             batches = self._registered()
             batches += self._retractions(placement)
-            outcome = self._append(self._writer, batches, placement, self._transaction)
+            outcome = self._append(self._writer, batches, placement)
             if not isinstance(outcome, UpperMismatch):
                 return self._result(outcome, batches)
             upper = outcome.upper
@@ -92,45 +99,30 @@ class WriteCommit:
         )
 
     def _append(
-        self,
-        writer: "persist.WriteHandle",
-        batches: "list[persist.PreparedBatch]",
-        placement: Placement,
-        transaction: Transaction | None,
+        self, writer: "persist.WriteHandle", batches: "list[persist.PreparedBatch]", placement: Placement
     ) -> AnyOutcome:
         return writer.compare_and_append_batches(
             batches,
             expected_upper=placement.expected,
             new_upper=placement.new_upper,
             token=self._token(),
-            transaction=transaction,
+            transaction=self._transaction,
             at_time=placement.at_time,
             timeout=self._target.timeout,
         )
 
     def happened(self) -> CommitResult | None:
         """The outcome of an earlier attempt at this write, None when there was none."""
-        time = self._fetch_upper().time
-        past = max((1 if time is None else time) - 1, 0)
-        return None if time == 0 else self._known(Placement(expected=past, new_upper=past + 1))
+        if self._fetch_upper().time == 0:
+            return None
+        return known_commit(self._target, self._writer_id, self._token(), self._transaction)
 
-    def _happened(self, placement: Placement, refusal: InvalidBounds) -> CommitResult:
+    def _happened(self, refusal: InvalidBounds) -> CommitResult:
         """The outcome of an earlier attempt at this write. Raises the refusal when there was none."""
-        known = self._known(placement)
+        known = known_commit(self._target, self._writer_id, self._token(), self._transaction)
         if known is None:
             raise refusal
         return known
-
-    def _known(self, placement: Placement) -> CommitResult | None:
-        """SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed,
-        and without any part: those may be of a schema that it does not have.
-        """
-        writer = self._target.client().open_writer(
-            self._target.shard_id, writer_id=self._writer_id, timeout=self._target.timeout
-        )
-        transaction = None if self._transaction is None else self._transaction.with_body("")
-        outcome = self._append(writer, [], placement, transaction)
-        return None if isinstance(outcome, UpperMismatch) else self._result(outcome, [])
 
     def _token(self) -> Token:
         """The same at every attempt: a mismatch is certain not to have happened, so the token is still unused."""
@@ -263,6 +255,26 @@ class WriteCommit:
             parts=sum(batch.parts for batch in used),
             already_committed=already,
         )
+
+
+def known_commit(target: Target, writer_id: str, token: Token, transaction: Transaction | None) -> CommitResult | None:
+    """What the shard knows of a commit, of whichever process; None: nothing.
+
+    SUBTLE: only the shard knows. It is asked with an upper it no longer has, at which nothing can be committed, and
+    without any part and any body: those may be of a schema that it does not have, and not at hand any more.
+    """
+    asked = None if transaction is None else transaction.with_body("")
+    time = target.client().recent_upper(target.shard_id, timeout=target.timeout).time
+    if time == 0:
+        return None  # of a shard that begins, nothing was ever committed; and what is asked at its upper is committed
+    past = (1 if time is None else time) - 1
+    writer = target.client().open_writer(target.shard_id, writer_id=writer_id, timeout=target.timeout)
+    outcome = writer.compare_and_append_batches(
+        [], expected_upper=past, new_upper=past + 1, token=token, transaction=asked, timeout=target.timeout
+    )
+    if isinstance(outcome, UpperMismatch):
+        return None
+    return CommitResult(upper=outcome.upper, rows=0, bytes=0, parts=0, already_committed=True)
 
 
 def _changed(other: SchemaMismatch) -> SchemaMismatch:

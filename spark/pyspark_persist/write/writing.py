@@ -5,6 +5,7 @@ stay unreferenced, and garbage collection removes them. Nothing here ever delete
 unknown, its parts may be live. Source: architecture.md section 7; spark.md section 0 facts 5, 6; reliability.md I23.
 """
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from persist import InvalidArgument, PreparedBatch, Token, Transaction
 from persist.runtime import system
+from pyspark_persist.audit.entry import Author, Entry
+from pyspark_persist.audit.recording import is_audited
 from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
 from pyspark_persist.write.columns import Columns, columns_of, schema_for
@@ -40,6 +43,7 @@ class Write:
     """One write as values: made on the driver, pickled to the tasks and the commit. ``token`` makes it happen once.
 
     ``schema``: what the shard has by the time of the commit. ``is_new``: there was no shard when it was planned.
+    ``entry``: what the shard's audit says of it, if there is one.
     """
 
     options: WriteOptions
@@ -50,12 +54,22 @@ class Write:
     writer_id: str
     token: str
     overwrite: bool
+    entry: Entry
 
     @classmethod
-    def plan(cls, options: WriteOptions, schema: st.StructType, *, overwrite: bool) -> "Write":
+    def plan(
+        cls,
+        options: WriteOptions,
+        schema: st.StructType,
+        *,
+        overwrite: bool,
+        author: Author | None = None,
+        operation: str = "",
+    ) -> "Write":
         """Check the DataFrame against the shard, or against the one it would make, and fix the token.
 
-        Makes and changes no shard: a write that is refused, or fails in its tasks, leaves nothing.
+        Makes and changes no shard: a write that is refused, or fails in its tasks, leaves nothing. ``author``: who
+        writes; None: the user of this process.
         Raises SchemaMismatch, ShardNotFound, TypeNotSupported, InvalidArgument.
         """
         options = found(options, create=True)
@@ -72,6 +86,12 @@ class Write:
                 "an overwrite happens at one time: rows cannot carry _ts",
                 hint="drop the column, or append with _diff = -1",
             )
+        if options.user_metadata is not None and not is_audited(target):
+            raise InvalidArgument(
+                "nothing keeps userMetadata: the table has no audit",
+                hint="PersistTable.startAudit() begins one, or drop the option",
+                **target.described,
+            )
         is_new = stored is None
         writer_id = WRITERS.alive(target, exists=not is_new)
         client = target.client(create=is_new)
@@ -84,6 +104,11 @@ class Write:
             writer_id=str(writer_id),
             token=str(Token.of(system().random_bytes(16))),
             overwrite=overwrite,
+            entry=Entry(
+                operation=operation or ("overwrite" if overwrite else "append"),
+                author=author or Author.of_process(),
+                user_metadata=options.user_metadata,
+            ),
         )
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
@@ -160,7 +185,9 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         diffs = _diffs_sum(messages)
         app_id, new_since = self.plan.options.txn_app_id or query, self.plan.options.txn_new_since
         owner = Transaction.owner_of(query, diffs)
-        self.plan.commit(messages, Transaction(app_id=app_id, version=batchId, owner=owner, new_since=new_since))
+        transaction = Transaction(app_id=app_id, version=batchId, owner=owner, new_since=new_since)
+        entry = self.plan.entry.told({"query": query, "batch": batchId})
+        dataclasses.replace(self.plan, entry=entry).commit(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave everything as it is: Spark also calls this when a commit failed whose outcome is unknown."""

@@ -197,3 +197,27 @@ def test_changes_among_four_writers_are_each_the_models_at_their_time(held: Held
             assert held.rows(at) == model(held.rows(read_at)), done
             assert held.rows(at - 1) == held.rows(read_at)
     assert sum(done.rows > 0 for done, _ in checked) >= 4
+
+
+def test_merges_of_four_drivers_at_once_lose_and_double_nothing(held: Held, client: Any) -> None:
+    """Each adds to the same rows, and brings one of its own: what one reads the other changes."""
+    held.put(*FIRST, at=5)
+    amounts = {number: 10**number for number in range(4)}
+    failed: list[Exception] = []
+
+    def run(number: int) -> None:
+        try:
+            given = held.frame(*[(key, "s", amounts[number]) for key in (*range(5), 100 + number)])
+            merge = held.table.merge(given, "id").whenMatchedUpdate(set={"n": "target.n + source.n"})
+            merge.whenNotMatchedInsertAll().execute(txnAppId=f"driver {number}", txnVersion=1)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in amounts]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert failed == []
+    own = [(100 + number, "s", amount) for number, amount in amounts.items()]
+    assert held.rows() == rows_of([*[(key, "t", 1111) for key in range(5)], *FIRST[5:], *own])

@@ -9,6 +9,9 @@ from spark.change.conftest import Held
 from spark.change.models import Row, changed, merged, rows_of
 
 from persist import InvalidArgument
+from pyspark_persist.change import merge as merges
+from pyspark_persist.change import running
+from pyspark_persist.change import source as sources
 
 
 def row(entropy: random.Random, keys: int) -> Row:
@@ -120,6 +123,34 @@ def test_merge_of_nothing_and_into_nothing(held: Held) -> None:
     assert held.rows() == rows_of([(1, "a", 1)] * 2)
     assert every.execute().rows_deleted == 2
     assert held.rows() == rows_of([])
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_table_that_is_joined_is_never_sent_whole_to_every_process(
+    held: Held, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """Spark knows nothing of its size: it broadcast five million rows, and ended for want of memory."""
+    plans: list[str] = []
+    tasks = running._tasks
+
+    def planned(write: Any, made: Any) -> Any:
+        plans.append(str(made.frame._jdf.queryExecution().executedPlan().toString()))
+        return tasks(write, made)
+
+    monkeypatch.setattr(running, "_tasks", planned)
+    monkeypatch.setattr(merges, "TABLE_BYTES", 0)
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1 << 63 if small else 0)
+    held.put((1, "a", 1), (2, "b", 2), (3, "b", 3), at=3)
+    merge = held.table.merge(held.frame((7, "b", 9), (8, "x", 9)), "name").whenMatchedUpdate(set={"n": "source.n"})
+    merge.execute()
+    merge.whenNotMatchedInsertAll().execute()
+    merge.whenNotMatchedBySourceDelete().execute()
+    merge.whenNotMatchedInsertAll().whenNotMatchedBySourceDelete().execute()
+    assert held.rows() == rows_of([(2, "b", 9), (3, "b", 9), (8, "x", 9)])
+    joins = [line for plan in plans for line in plan.splitlines() if "Join" in line]
+    assert len(joins) == 4
+    assert not [line for line in joins if "BuildLeft" in line]
+    assert sum("BroadcastHashJoin" in line for line in joins) == (2 if small else 0)
 
 
 def test_change_feed_of_another_table_is_a_source(held: Held) -> None:

@@ -139,6 +139,9 @@ REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = 
     (InvalidArgument, lambda table, df: table.delete("id = 1", onConflict="no")),  # type: ignore[arg-type]  # the same
     (InvalidArgument, lambda table, df: table.delete("id = 1", txnAppId="app")),
     (InvalidArgument, lambda table, df: table.delete("id = 1", commitTime=-4)),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", txnVersion=3)),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", txnNewSince=3)),
+    (InvalidArgument, lambda table, df: table.delete("id = 1", userMetadata="x")),
     (InvalidBounds, lambda table, df: table.delete("id = 1", commitTime=10)),
     (InvalidBounds, lambda table, df: table.delete("id = 1", readAt=9)),
     (InvalidBounds, lambda table, df: table.delete("id = 1", readAt=11)),

@@ -179,7 +179,7 @@ def test_stream_that_would_drop_whole_commits_is_refused() -> None:
         ({"commitTime": "5", "newUpper": "6", "expectedUpper": "1"}, "exclude each other"),
         ({"txnAppId": "app"}, "go together"),
         ({"asOf": "5"}, "does not apply to a batch write"),
-        ({"userMetadata": "x"}, "as a column"),
+        ({"userMetadata": "x" * 65_537}, "65536 letters"),
     ],
 )
 def test_write_options_that_contradict_are_refused_with_a_next_step(given: dict[str, str], message: str) -> None:

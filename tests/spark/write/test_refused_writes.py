@@ -106,6 +106,7 @@ REFUSED: dict[str, list[tuple[Options, tuple[str, ...]]]] = {
         ({"txnNewSince": "x", "txnAppId": "a", "txnVersion": 1}, PLAIN),
     ],
     "keyColumns": [({"keyColumns": "nope", "mergeSchema": "true"}, ("name string", "more bigint"))],
+    "userMetadata": [({"userMetadata": "x" * 65_537}, PLAIN), ({"userMetadata": "x", "mergeSchema": "true"}, WIDER)],
     "mergeSchema": [
         ({"mergeSchema": "maybe"}, WIDER),
         ({"mergeSchema": "true"}, ("name string", "more bigint")),
