@@ -14,6 +14,7 @@ from ingest.pipeline.conftest import contents
 from persist.testing import servers
 from persist_ingest import Location
 from persist_ingest.location import release
+from persist_ingest.pipeline.newest import kept
 
 JARS = Path(__file__).parents[3] / ".kafka"
 """Where ``make setup`` puts them."""
@@ -35,7 +36,8 @@ def kafka() -> Iterator[servers.Server]:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Location]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
+    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
     place = Location(directory=str(tmp_path / "data"))
     yield place
     release(place)

@@ -228,7 +228,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             heard = system().monotonic()
         elif system().monotonic() - heard > STALLED_SECONDS:
             hint = "it is tried again later"
-            raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "none told")
+            raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "unknown")
 
 
 def _damaged(error: Any, topic: str, partition: int | None, offset: int | None) -> LocationError:
