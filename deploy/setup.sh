@@ -115,6 +115,22 @@ offer_balancer() {
     }
 }
 
+# A broker for tests of Kafka sources, which is no wheel: without Maven those are skipped, and say so.
+offer_kafka() {
+    have mvn || { [ -d .kafka ] || say "there is no Maven: tests with a Kafka broker are skipped"; return 0; }
+    if [ "$(cat .kafka/stamp 2>/dev/null)" = "$(cksum <deploy/kafka/pom.xml)" ]; then return; fi
+    say "fetching a Kafka broker for tests (50 MB)"
+    rm -rf .kafka .kafka.new
+    if mvn -q -B -f deploy/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+        -DoutputDirectory="$PWD/.kafka.new" >&2; then
+        cksum <deploy/kafka/pom.xml >.kafka.new/stamp
+        mv .kafka.new .kafka
+    else
+        rm -rf .kafka.new
+        say "it could not be fetched: tests with a Kafka broker are skipped"
+    fi
+}
+
 write_env() { # $1: JAVA_HOME or empty
     {
         printf 'PATH="%s/.venv/bin:$PATH"\n' "$PWD"
@@ -132,6 +148,7 @@ all)
     python_packages stamp dev
     provide_java
     offer_balancer
+    offer_kafka
     ;;
 python) python_packages stamp dev ;;
 docs)

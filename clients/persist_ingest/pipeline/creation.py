@@ -31,9 +31,10 @@ from persist_ingest.pipeline.claims import (
     spent,
     take,
 )
+from persist_ingest.pipeline.newest.kept import forget
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
-from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.state import Contents, contents_of
 from persist_ingest.pipeline.timelines import AskedTimelines
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
@@ -127,6 +128,8 @@ def drop(
     with _forced(force, left):
         _drop_upstream(the_client, source)
     _finalize(the_client, source, environment=environment)
+    for shard in source.exports.values():
+        forget(contents_of(location.resolved(), source, shard))
     records.remove(source, system().now_ms())
     for ingester in records.status(name):
         records.tell(name, ingester, None)

@@ -49,9 +49,10 @@ from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source, Told
 from persist_ingest.pipeline.running import Runner, Step
-from persist_ingest.pipeline.state import Contents, History
+from persist_ingest.pipeline.state import History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
+from persist_ingest.pipeline.upserts import let_go
 from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
@@ -85,7 +86,8 @@ class PipelineOptions:
     ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
     after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
     TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
-    compactions of the bindings. ``pace``: of snapshots that it goes on with.
+    compactions of the bindings. ``pace``: of snapshots that it goes on with. ``state_dir``: where the newest rows of
+    upserts are kept on this machine; empty: in the user's folder of temporary files.
     """
 
     tick_ms: int = 250
@@ -95,6 +97,7 @@ class PipelineOptions:
     told_ms: int = 2_000
     forget_ms: int = 5_000
     pace: Pace = field(default_factory=Pace)
+    state_dir: str = ""
 
 
 class Pipeline:
@@ -239,6 +242,8 @@ class Pipeline:
             except Exception as untold:
                 _log.warning("source %s keeps the status of an ingester that ended: %s", self.source.name, untold)
         self.watch.close()
+        for shard in self.source.exports.values():
+            let_go(contents_of(self._location, self.source, shard))
         if self._reader is not None:
             self._reader.close()
         self._minter.close()
@@ -410,7 +415,7 @@ class Pipeline:
                 spec=writer.batch_spec(),
                 lower=_time(self._uppers[name]),
                 upper=_time(upper),
-                contents=Contents(location=self._location, shard=str(self._shards[name])),
+                contents=contents_of(self._location, self.source, self._shards[name], self.options.state_dir),
             )
             for name, writer in self._writers.items()
         }

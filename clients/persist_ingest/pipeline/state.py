@@ -1,5 +1,8 @@
 """What an export holds, for changes that refer to it (truncations and upserts), and how far back it can be read."""
 
+import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,10 +12,14 @@ import pyarrow as pa
 from persist import Antichain, ShardId
 from persist.typed import Record
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.records import DATA_SINCE
+from persist_ingest.pipeline.records import DATA_SINCE, Source
 
 if TYPE_CHECKING:
     import persist
+
+
+class TooMany(Exception):
+    """More than was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +28,16 @@ class Contents:
 
     location: Location
     shard: str
+    created_ms: int = 0
+    """When the shard's source was: shards of one name in two locations have one id."""
+    state_dir: str = ""
+    """Where files about it are kept on a machine; empty: in the user's folder of temporary files."""
+
+    @property
+    def key(self) -> str:
+        """What files about it are called: no other shard's, in this location or in what had its place before."""
+        named = [*dataclasses.astuple(self.location), self.shard, self.created_ms]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]
 
     def batches(self, upper: int) -> Iterator[pa.RecordBatch]:
         """Everything the shard holds just before ``upper``: columns key…, val…, diff. Raises NotReadable."""
@@ -36,8 +53,26 @@ class Contents:
             if upper:
                 yield from _rows(reader.snapshot(upper - 1))
 
+    def changes(self, lower: int, upper: int, most: int) -> Iterator[pa.RecordBatch]:
+        """Updates in ``[lower, upper)``: columns key…, val…, ts, diff. Raises TooMany, NotReadable."""
+        with self._reader() as reader:
+            diffs = reader.diffs([lower], [upper])
+            if diffs.rows > most:
+                raise TooMany
+            yield from _rows(diffs)
+
+    def incarnation(self) -> int:
+        """Which history of its location the shard is of: a restore begins another one."""
+        with self._reader() as reader:
+            return reader.incarnation
+
     def _reader(self) -> "persist.ReadHandle":
         return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)
+
+
+def contents_of(location: Location, source: Source, shard: ShardId | str, state_dir: str = "") -> Contents:
+    """Those of one of a source's data shards."""
+    return Contents(location=location, shard=str(shard), created_ms=source.created_ms, state_dir=state_dir)
 
 
 class History:
@@ -65,8 +100,8 @@ class History:
         return keep
 
 
-def _rows(snapshot: "persist.Snapshot") -> Iterator[pa.RecordBatch]:
-    for split in snapshot.splits(max(1, snapshot.encoded_bytes >> 26)):
+def _rows(read: "persist.Snapshot | persist.Diffs") -> Iterator[pa.RecordBatch]:
+    for split in read.splits(max(1, read.encoded_bytes >> 26)):
         for batch in split.read():
             if batch.num_rows:
                 yield batch

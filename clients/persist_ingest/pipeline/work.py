@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.sources import Reclocker
 from persist.typed import Record
+from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
-from persist_ingest.pipeline.upserts import changes_of, keep, newest_at
+from persist_ingest.pipeline.upserts import PLACES, upserted
 from persist_ingest.sources.port import Changes, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")
@@ -26,8 +27,6 @@ B = TypeVar("B")
 
 TOGETHER: Final = 16
 """How many exports are written or appended to at once."""
-_PLACES: Final = ("\0time", "\0partition", "\0offset", "\0present")
-"""Names of columns beside the rows' own, which cannot be called so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,17 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
 def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
-    upserts: dict[str, list[Upserts]] = {}
+    upserts: dict[str, tuple[pa.Schema, Gathered]] = {}
+    try:
+        yield from _timed_rows(work, done, upserts)
+    finally:
+        for _, gathered in upserts.values():
+            gathered.close()
+
+
+def _timed_rows(
+    work: Work, done: Done, upserts: dict[str, tuple[pa.Schema, Gathered]]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     truncations = {export: _truncations(work, export) for export in work.exports}
     for event in work.task.read():
         plan = work.exports.get(event.export)
@@ -106,36 +115,33 @@ def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
             for rows in truncations[event.export].truncated(_time_of(work, event), plan.lower):
                 yield event.export, rows
         else:
-            upserts.setdefault(event.export, []).append(event)
-    for export, events in upserts.items():
-        for rows in _upserted(events, work.reclocker, work.exports[export]):
+            if event.export not in upserts:
+                upserts[event.export] = event.rows.schema, Gathered(_key_names(plan))
+            _gathered(event, work, upserts[event.export][1])
+    for export, (fields, gathered) in upserts.items():
+        plan = work.exports[export]
+        for rows in upserted(gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan)):
             yield export, rows
 
 
-def _upserted(events: list[Upserts], reclocker: Reclocker, plan: ExportPlan) -> Iterator[pa.RecordBatch]:
-    """The updates that the upserts of a step come to.
+def _key_names(plan: ExportPlan) -> list[str]:
+    return list(Schema.from_bytes(plan.spec.schema).key.names)
+
+
+def _gathered(event: Upserts, work: Work, to: Gathered) -> None:
+    """Those upserts of an event that are wanted, with when and in what order they count.
 
     SUBTLE: they count in order of (time, partition, offset), so that a key that occurs in several partitions has the
-    same values however its messages fell into steps. That order needs all of the step in memory.
+    same values however its messages fell into steps. That order needs all of the step, which may be on disk.
     """
-    pieces = []
-    for event in events:
-        times = reclocker.reclock_arrow(event.offsets, event.partitions)
-        place = pa.nulls(len(times), pa.int64()) if event.partitions is None else event.partitions
-        if pa.types.is_dictionary(place.type):
-            place = place.dictionary_decode()  # type: ignore[union-attr]  # its type says what it is
-        columns = [*event.rows.columns, times, place, event.offsets, event.present]
-        names = [*event.rows.schema.names, *_PLACES]
-        pieces.append(pa.Table.from_arrays(columns, names=names))
-    table = pa.concat_tables(pieces)
-    table = table.filter(pc.greater_equal(table[_PLACES[0]], pa.scalar(plan.lower, pa.uint64())))
-    table = table.sort_by([(name, "ascending") for name in _PLACES[:3]]).combine_chunks()
-    fields = events[0].rows.schema
-    newest = newest_at(plan.contents, plan.lower, fields, list(Schema.from_bytes(plan.spec.schema).key.names))
-    for batch in table.to_batches():
-        rows = pa.RecordBatch.from_arrays([batch.column(name) for name in fields.names], schema=fields)
-        yield from changes_of(rows, batch.column(_PLACES[0]), batch.column(_PLACES[3]), newest)
-    keep(plan.contents, plan.upper, newest)
+    times = work.reclocker.reclock_arrow(event.offsets, event.partitions)
+    place = pa.nulls(len(times), pa.int64()) if event.partitions is None else event.partitions
+    if pa.types.is_dictionary(place.type):
+        place = place.dictionary_decode()  # type: ignore[union-attr]  # its type says what it is
+    columns = [*event.rows.columns, times, place, event.offsets, event.present]
+    table = pa.Table.from_arrays(columns, names=[*event.rows.schema.names, *PLACES])
+    lower = work.exports[event.export].lower
+    to.add(table.filter(pc.greater_equal(table[PLACES[0]], pa.scalar(lower, pa.uint64()))))
 
 
 def _timed(event: Changes, reclocker: Reclocker) -> pa.RecordBatch:

@@ -140,6 +140,14 @@ def run(
     snapshot_rows_per_second: Annotated[
         int, typer.Option(min=0, help="Of snapshots that it goes on with: rows on average; 0: as fast as it can.")
     ] = 0,
+    state_dir: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            envvar="PERSIST_STATE_DIR",
+            help="Where newest rows of upserts are; default: below /tmp.",
+        ),
+    ] = "",
     *,
     means: Means,
     at: Where,
@@ -158,6 +166,7 @@ def run(
             retain_seconds=retain_seconds,
             steps=steps,
             snapshot_rows_per_second=snapshot_rows_per_second,
+            state_dir=state_dir,
             minter=means.minter,
             spark=means.spark,
             master=means.master,

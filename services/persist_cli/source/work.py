@@ -40,6 +40,7 @@ class Running:
     retain_seconds: int
     steps: int | None
     snapshot_rows_per_second: int
+    state_dir: str
     minter: str
     spark: bool
     master: str | None
@@ -238,6 +239,7 @@ def run_source(run: Invocation, target: LocationTarget, name: str, running: Runn
         retain_ms=running.retain_seconds * 1000,
         minter=running.minter,
         pace=ingest.Pace(rows_per_second=running.snapshot_rows_per_second),
+        state_dir=running.state_dir,
     )
     with (
         _sessions(running.spark, running.master, f"persist source run {name}") as session,

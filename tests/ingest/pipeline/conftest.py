@@ -13,12 +13,14 @@ from ingest.databases import drop_database
 from persist.testing import servers
 from persist_ingest import Location, Records
 from persist_ingest.location import client, release
+from persist_ingest.pipeline.newest import kept
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Location]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
+    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
     place = Location(directory=str(tmp_path / "data"))
     yield place
     release(place)

@@ -1,51 +1,302 @@
-"""Upserts as updates, against a dictionary that does the same one by one."""
+"""Upserts as updates, against a dictionary that does the same one by one, over real shards and real files."""
 
+import itertools
+import os
 import random
+import shutil
 from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 
-from persist_ingest.pipeline.upserts import Newest, changes_of
+import persist
+from persist import Determinate
+from persist.sources import encode_key
+from persist_ingest import Location
+from persist_ingest.location import client
+from persist_ingest.pipeline import upserts as doing
+from persist_ingest.pipeline.newest import gathering, kept, runs
+from persist_ingest.pipeline.newest.gathering import Gathered
+from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.kept import Kept
+from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.upserts import PLACES, let_go, upserted
 
+SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])
+OFFSETS = itertools.count()
+"""Ascending, as those of a log."""
+Upsert = tuple[str, int, int, bool]
+"""Key, value, time, whether it is there."""
 
 
-def model(upserts: list[tuple[str, int, int, bool]]) -> Counter[Any]:
-    """(key, value, ts, present) in order, one by one."""
-    held: dict[str, int] = {}
-    found: Counter[Any] = Counter()
-    for key, value, ts, present in upserts:
-        if key in held:
-            found[key, held.pop(key), ts] -= 1
-        if present:
-            held[key] = value
-            found[key, value, ts] += 1
-    return Counter({row: count for row, count in found.items() if count})
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "state"
 
 
-def test_random_upserts_equal_the_model() -> None:
-    for seed in range(40):
-        rng = random.Random(seed)
-        newest = Newest(["k", "v"], ["k"])
+@dataclass
+class Export:
+    """A shard that upserts go to, and what a model of it holds."""
+
+    here: Location
+    shard: str
+    place: Path
+    upper: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> Contents:
+        return Contents(location=self.here, shard=self.shard, state_dir=str(self.place))
+
+    def prepared(self, batch: list[Upsert], upper: int, spill_bytes: int = 1 << 20) -> pa.Table:
+        """The updates of a step, not appended yet."""
+        gathered = Gathered(["k"], spill_bytes=spill_bytes)
+        for piece in (batch[:2], batch[2:]):
+            gathered.add(table_of(piece))
+        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"]))
+        assert bool(spill_bytes) or not batch or gathered.is_spilled
+        return pa.Table.from_batches(made, pa.schema([*FIELDS, ("ts", pa.uint64()), ("diff", pa.int64())]))
+
+    def append(self, updates: pa.Table, upper: int) -> None:
+        writer = client(self.here).open_writer(self.shard, schema=SCHEMA)
+        outcome = writer.compare_and_append(updates, [self.upper], [upper])
+        assert not isinstance(outcome, persist.UpperMismatch)
+        self.upper = upper
+
+    def step(self, batch: list[Upsert], upper: int, **options: int) -> None:
         found: Counter[Any] = Counter()
-        everything, ts = [], 0
-        for _ in range(rng.randrange(1, 15)):
-            batch = []
-            for _ in range(rng.randrange(0, 30)):
-                ts += rng.choice([0, 0, 1])
-                batch.append((f"k{rng.randrange(8)}", rng.randrange(3), ts, rng.random() < 0.8))
-            everything += batch
-            rows = pa.RecordBatch.from_arrays(
-                [
-                    pa.array([key for key, *_ in batch], pa.string()),
-                    pa.array([value if there else None for _, value, _, there in batch], pa.int64()),
-                ],
-                schema=FIELDS,
-            )
-            times = pa.array([at for _, _, at, _ in batch], pa.uint64())
-            present = pa.array([there for *_, there in batch], pa.bool_())
-            for piece in changes_of(rows, times, present, newest):
-                for row in piece.to_pylist():
-                    found[row["k"], row["v"], row["ts"]] += row["diff"]
-        assert Counter({row: count for row, count in found.items() if count}) == model(everything), seed
+        updates = self.prepared(batch, upper, **options)
+        for row in updates.to_pylist():
+            found[row["k"], row["v"], row["ts"]] += row["diff"]
+        assert _counted(found) == _counted(self.model(batch))
+        self.append(updates, upper)
+
+    def model(self, batch: list[Upsert]) -> Counter[Any]:
+        """The updates that these upserts are, one by one; and it holds them."""
+        found: Counter[Any] = Counter()
+        for key, value, ts, present in batch:
+            if key in self.held:
+                found[key, self.held.pop(key), ts] -= 1
+            if present:
+                self.held[key] = value
+                found[key, value, ts] += 1
+        return found
+
+    def check(self) -> None:
+        """The shard holds what the model holds, each once."""
+        with client(self.here).open_reader(self.shard) as reader:
+            rows = reader.snapshot(self.upper - 1).to_pylist()
+        assert sorted((row["k"], row["v"], row["diff"]) for row in rows) == sorted(
+            (k, v, 1) for k, v in self.held.items()
+        )
+
+
+def table_of(batch: list[Upsert]) -> pa.Table:
+    columns = [
+        pa.array([key for key, *_ in batch], pa.string()),
+        pa.array([value if there else None for _, value, _, there in batch], pa.int64()),
+        pa.array([at for _, _, at, _ in batch], pa.uint64()),
+        pa.nulls(len(batch), pa.int64()),
+        pa.array([next(OFFSETS) for _ in batch], pa.uint64()),
+        pa.array([there for *_, there in batch], pa.bool_()),
+    ]
+    return pa.Table.from_arrays(columns, names=["k", "v", *PLACES])
+
+
+_offsets = 0
+
+
+def itertools_offsets(count: int) -> range:
+    """Ascending, as those of a log."""
+    global _offsets
+    _offsets += count
+    return range(_offsets - count, _offsets)
+
+
+@pytest.fixture
+def export(tmp_path: Path, place: Path) -> Export:
+    here = Location(directory=str(tmp_path / "data"))
+    shard = str(persist.ShardId.new())
+    client(here).open_writer(shard, schema=SCHEMA)
+    return Export(here, shard, place)
+
+
+def batch_of(rng: random.Random, lower: int, keys: int) -> tuple[list[Upsert], int]:
+    """Some upserts at times from ``lower`` on, and an upper behind them."""
+    batch, ts = [], lower
+    for _ in range(rng.randrange(0, 30)):
+        ts += rng.choice([0, 0, 1])
+        batch.append((f"k{rng.randrange(keys)}", rng.randrange(3), ts, rng.random() < 0.8))
+    return batch, ts + 1
+
+
+@pytest.mark.parametrize("collide", [False, True], ids=["apart", "colliding"])
+def test_whatever_happens_between_steps_they_equal_the_model(
+    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch, *, collide: bool
+) -> None:
+    """Restarts, lost files, steps done twice, steps of others, spilled steps, and keys that share a hash."""
+    monkeypatch.setattr(kept, "FAN", 3)
+    loads = counted(monkeypatch, "_load")
+    if collide:
+        for module in (gathering, runs):
+            monkeypatch.setattr(module, "key_hashes", lambda keys: key_hashes(keys) & np.uint64(3 << 62))
+    rng = random.Random(7)
+    for number in range(150):
+        batch, upper = batch_of(rng, export.upper, 40)
+        happens = rng.choice(["", "", "again", "spilled", "restart", "lost", "another", "idle"]) if number else ""
+        if happens == "again":
+            # The append failed, and by now the log has more.
+            export.prepared(batch[: len(batch) // 2], upper)
+        elif happens == "restart":
+            let_go(export.contents)
+        elif happens == "lost":
+            let_go(export.contents)
+            shutil.rmtree(place)
+        elif happens == "another":
+            # It makes the step durable, and this process learns of it by its next.
+            mine = doing._held.pop((export.contents.key, os.getpid()))
+            export.step(batch, upper)
+            let_go(export.contents)
+            doing._held[(export.contents.key, os.getpid())] = mine
+            batch, upper = batch_of(rng, export.upper, 40)
+        elif happens == "idle":
+            export.append(pa.Table.from_batches([], updates_schema()), export.upper + 5)
+            batch = [(k, v, ts + 5, there) for k, v, ts, there in batch]
+            upper += 5
+        export.step(batch, upper, spill_bytes=0 if happens == "spilled" else 1 << 20)
+    export.check()
+    assert len(list(place.glob("*/*.rows"))) < 20, "files stay"
+    # Only where nothing was there: at first, after files were lost, and in the folder of the other one.
+    assert len(loads) < 40
+
+
+def updates_schema() -> pa.Schema:
+    return pa.schema([*FIELDS, ("ts", pa.uint64()), ("diff", pa.int64())])
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """The frontiers that a method of ``Kept`` is called with, from now on."""
+    calls: list[int] = []
+    method = getattr(Kept, name)
+
+    def calling(self: Kept, lower: int) -> None:
+        calls.append(lower)
+        method(self, lower)
+
+    monkeypatch.setattr(Kept, name, calling)
+    return calls
+
+
+def test_a_restart_reads_nothing_of_the_shard_again(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    export.step([(f"k{number}", number, 3, True) for number in range(500)], 4)
+    let_go(export.contents)
+    loads, changes = counted(monkeypatch, "_load"), counted(monkeypatch, "_catch_up")
+    export.step([(f"k{number}", number + 1, 5, True) for number in range(0, 500, 3)], 6)
+    assert not loads
+    assert not changes
+    # An append that failed is done again with what was there before it.
+    export.prepared([("k1", 7, 6, True)], 8)
+    let_go(export.contents)
+    export.step([("k1", 7, 6, True), ("k2", 0, 7, False)], 9)
+    assert not loads
+    assert not changes
+    # Others that went on are followed by what changed.
+    mine = doing._held.pop((export.contents.key, os.getpid()))
+    export.step([("k3", 99, 9, True)], 10)
+    let_go(export.contents)
+    assert loads == [9]
+    doing._held[(export.contents.key, os.getpid())] = mine
+    export.step([("k3", 100, 11, True)], 12)
+    assert loads == [9]
+    assert changes == [10]
+    export.check()
+
+
+def test_what_was_kept_before_the_machine_started_again_is_not_believed(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.step([("a", 1, 3, True)], 4)
+    let_go(export.contents)
+    boot = tmp_path / "boot"
+    boot.write_text("another")
+    monkeypatch.setattr(kept, "_BOOT", boot)
+    loads = counted(monkeypatch, "_load")
+    export.step([("a", 2, 5, True)], 6)
+    assert loads == [4]
+    export.check()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "garbled"])
+def test_damaged_files_are_read_anew(export: Export, place: Path, damage: str) -> None:
+    export.step([(f"k{number}", number, 3, True) for number in range(500)], 4)
+    let_go(export.contents)
+    [rows] = place.glob("*/*.rows")
+    if damage == "cut":
+        rows.write_bytes(rows.read_bytes()[:-100])
+    elif damage == "gone":
+        rows.unlink()
+    else:
+        (rows.parent / "kept.json").write_text("{")
+    export.step([("k7", 0, 5, True)], 6)
+    export.check()
+
+
+def test_a_folder_that_cannot_be_written_is_waited_for(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    export.step([("a", 1, 3, True)], 4)
+
+    def full(self: Kept, upper: int, before: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kept, "_save", full)
+        with pytest.raises(Determinate, match="cannot be kept"):
+            export.prepared([("a", 2, 5, True)], 6)
+    export.step([("a", 2, 5, True)], 6)
+    export.check()
+
+
+def test_files_that_nobody_has_used_for_long_go(export: Export, place: Path) -> None:
+    for name in ("old", "fresh"):
+        (place / name).mkdir(parents=True, mode=0o700)
+        (place / name / "lock").touch()
+    place.chmod(0o700)
+    os.utime(place / "old" / "lock", (0, 0))
+    export.step([("a", 1, 3, True)], 4)
+    assert not (place / "old").exists()
+    assert (place / "fresh").exists()
+    kept.forget(export.contents)
+    assert len(list(place.iterdir())) == 2, "what is at work is not removed"
+    let_go(export.contents)
+    kept.forget(export.contents)
+    assert [each.name for each in place.iterdir()] == ["fresh"]
+
+
+def test_folders_that_others_write_into_are_refused(export: Export, place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(persist.InvalidArgument, match="others can write"):
+        export.step([("a", 1, 3, True)], 4)
+
+
+def test_equal_keys_have_equal_hashes_whatever_lies_beside_them() -> None:
+    rng = random.Random(3)
+    texts = sorted({"".join(rng.choices("ab\0\xff", k=rng.randrange(40))) for _ in range(3000)})
+    hashes = key_hashes(encode_key([pa.array(texts)]))
+    assert len(set(hashes.tolist())) == len(texts)
+    for begin in range(0, len(texts), 157):
+        part = encode_key([pa.array(texts)]).slice(begin, 100)
+        assert (key_hashes(part) == hashes[begin : begin + 100]).all()
+    # Spread evenly: ranges of hashes are parts of about equal size.
+    sizes = np.bincount((key_hashes(encode_key([pa.array(range(64_000))])) >> np.uint64(58)).astype(int), minlength=64)
+    assert sizes.min() > 800
+    assert sizes.max() < 1200
+
+
+def _counted(updates: Counter[Any]) -> dict[Any, int]:
+    """Those that do not cancel."""
+    return {update: count for update, count in updates.items() if count}

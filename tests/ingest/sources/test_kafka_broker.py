@@ -27,14 +27,15 @@ PARTITIONS = 4
 class Broker:
     servers: str
     producer: Any
+    is_real: bool = False
 
     def topic(self) -> str:
         name = f"t{uuid.uuid4().hex}"
-        if REAL is not None:
+        if self.is_real:
             from confluent_kafka.admin import AdminClient, NewTopic
 
-            made = AdminClient({"bootstrap.servers": self.servers}).create_topics([NewTopic(name, PARTITIONS, 1)])
-            made[name].result(timeout=30)
+            admin = AdminClient({"bootstrap.servers": self.servers})
+            admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(timeout=30)
         return name
 
     def put(self, topic: str, count: int, size: int = 0) -> None:
@@ -54,7 +55,7 @@ class Broker:
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     if request.param == "real":
         assert REAL is not None
-        yield Broker(REAL, confluent_kafka.Producer({"bootstrap.servers": REAL}))
+        yield Broker(REAL, confluent_kafka.Producer({"bootstrap.servers": REAL}), is_real=True)
         return
     producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "bootstrap.servers": "mock", "log_level": 3})
     brokers = producer.list_topics(timeout=30).brokers.values()

@@ -45,6 +45,7 @@ _ALWAYS: Final = {
     "queued.max.messages.kbytes": 64 << 10,
 }
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_DAMAGED: Final = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}
 _GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _SECRET: Final = ("password", "secret", "private", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config")
 _FILE: Final = "file:"
@@ -198,7 +199,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
     """Ranges end by position, not by count: markers, aborted and compacted messages leave holes in the offsets."""
     left = {piece.partition: piece.length for piece in wanted.values()}
     consumer.assign([TopicPartition(topic, piece.partition, piece.begin) for piece in wanted.values()])
-    heard = system().monotonic()
+    heard, said = system().monotonic(), ""
     while left:
         # SUBTLE: consume waits to the end of its time unless it has as many messages as it was asked for.
         batch = consumer.consume(min(FETCH_MESSAGES, max(sum(left.values()), 1)), _WAIT_SECONDS)
@@ -206,8 +207,11 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
         for message in batch:
             partition, offset, error = message.partition(), message.offset(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.code() in _DAMAGED:
+                    raise _damaged(error, topic, partition, offset)
                 if error.code() in _LOST | _GONE or error.fatal():
                     raise failure(error, topic)
+                said = error.str()
                 continue  # a broker is away: librdkafka goes on by itself
             if partition is None or offset is None or partition not in left:
                 continue
@@ -223,7 +227,20 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             yield from (_fetched(partition, messages) for partition, messages in taken.items())
             heard = system().monotonic()
         elif system().monotonic() - heard > STALLED_SECONDS:
-            raise LocationError("messages do not arrive", hint="it is tried again later", topic=topic, left=left)
+            hint = "it is tried again later"
+            raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "unknown")
+
+
+def _damaged(error: Any, topic: str, partition: int | None, offset: int | None) -> LocationError:
+    """What came is not what was written. It may come whole the next time: from another replica, over another wire."""
+    return LocationError(
+        "a message came damaged",
+        hint="it is tried again; if that stays so, look at the log of that partition on its brokers",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        cause=error.str(),
+    )
 
 
 def _fetched(partition: int, messages: list[Any]) -> Fetched:

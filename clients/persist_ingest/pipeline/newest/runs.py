@@ -1,0 +1,210 @@
+"""Runs: rows of distinct keys in order of the keys' hashes, in two files that are mapped into memory, never loaded.
+
+``NAME.hash`` has the hashes, 8 bytes each; ``NAME.rows`` the rows, an Arrow file. A look-up searches the keys of a step
+in the hashes, and touches only pages that it finds something in. Source: sources.md section 4, upsert.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from persist.arrow import ArrowArray, Numbers, array_of
+from persist.sources import encode_key
+from persist.typed import Fields
+from persist_ingest.pipeline.newest.hashes import key_hashes
+
+PRESENT: Final = "\0present"
+"""A column of runs: false says that the key has no row any more."""
+CHUNK_BYTES: Final = 32 << 20
+CHUNK_ROWS_MAX: Final = 1 << 18
+_HASH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """A run as it is recorded. ``starts``: where each batch begins, and how many rows there are; ``bytes``: of rows."""
+
+    name: str
+    starts: tuple[int, ...]
+    bytes: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.starts[-1]
+
+    def to_json(self) -> Fields:
+        """As ``of`` takes it."""
+        return asdict(self)
+
+    @staticmethod
+    def of(given: Fields) -> "RunFile":
+        """From JSON."""
+        return RunFile(name=given["name"], starts=tuple(given["starts"]), bytes=given["bytes"])
+
+
+class Run:
+    """A run that can be read. Raises OSError, ArrowInvalid: it is not what was written."""
+
+    def __init__(self, directory: Path, file: RunFile) -> None:
+        self.file = file
+        self._paths = paths(directory, file.name)
+        hashes, rows = self._paths
+        if hashes.stat().st_size != file.rows * _HASH_BYTES or rows.stat().st_size != file.bytes:
+            raise pa.ArrowInvalid("a file of another length")
+        self.hashes: Numbers = np.memmap(hashes, np.dtype("<u8"), "r") if file.rows else np.zeros(0, np.uint64)
+        self._reader = pa.ipc.open_file(pa.memory_map(str(rows)))
+        self._batches: dict[int, pa.RecordBatch] = {}
+        self._starts = np.asarray(file.starts, np.int64)
+
+    def found(self, hashes: Numbers, keys: ArrowArray, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
+        """Which of these keys it has, and their rows. ``hashes``: of the keys, ascending."""
+        at = np.searchsorted(self.hashes, hashes)
+        wanted, answers, tables = np.arange(len(hashes)), [np.zeros(0, np.int64)], [self._empty()]
+        while True:
+            inside = at < self.file.rows
+            wanted, at = wanted[inside], at[inside]
+            same = self.hashes[at] == hashes[wanted]
+            wanted, at = wanted[same], at[same]
+            if not len(wanted):
+                return np.concatenate(answers), pa.concat_tables(tables)
+            rows = self.take(at)
+            is_it = pc.equal(keys_of(rows, key_names), keys.take(array_of(wanted)))
+            hit = is_it.to_numpy(zero_copy_only=False).astype(bool)
+            answers.append(wanted[hit])
+            tables.append(rows.filter(pa.array(hit)) if not hit.all() else rows)
+            # Another key of the same hash stands behind it.
+            wanted, at = wanted[~hit], at[~hit] + 1
+
+    def take(self, rows: Numbers) -> pa.Table:
+        """The rows at these places, which ascend."""
+        of = np.searchsorted(self._starts, rows, "right") - 1
+        cuts = np.flatnonzero(np.diff(of, prepend=-1))
+        pieces = [
+            self._batch(int(of[begin])).take(array_of(rows[begin:end] - self._starts[of[begin]]))
+            for begin, end in zip(cuts, [*cuts[1:], len(rows)], strict=True)
+        ]
+        return pa.Table.from_batches(pieces, self._reader.schema)
+
+    def slice(self, begin: int, end: int) -> pa.Table:
+        """The rows at places in ``[begin, end)``."""
+        first, last = int(np.searchsorted(self._starts, begin, "right")) - 1, int(np.searchsorted(self._starts, end))
+        pieces = []
+        for number in range(first, min(last, len(self.file.starts) - 1)):
+            start, stop = int(self._starts[number]), int(self._starts[number + 1])
+            low, high = max(begin, start), min(end, stop)
+            if low < high:
+                pieces.append(self._batch(number).slice(low - start, high - low))
+        return pa.Table.from_batches(pieces, self._reader.schema)
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        found = self._batches.get(number)
+        if found is None:
+            found = self._batches[number] = self._reader.get_batch(number)
+        return found
+
+    def _empty(self) -> pa.Table:
+        return self._reader.schema.empty_table()
+
+
+class RunWriter:
+    """Writes one run. Chunks come in order of hashes. Raises OSError."""
+
+    def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
+        self._directory = directory
+        self._name = name
+        self._paths = paths(directory, name)
+        self._starts = [0]
+        self._hashes: Any = self._paths[0].open("wb")
+        self._rows = pa.ipc.new_file(str(self._paths[1]), schema)
+        self._schema = schema
+
+    def write(self, hashes: Numbers, rows: pa.Table) -> None:
+        """Rows of distinct keys, with ``PRESENT``, and their hashes, ascending, at or beyond those before."""
+        if not len(hashes):
+            return
+        self._hashes.write(np.ascontiguousarray(hashes, np.dtype("<u8")).data)
+        for batch in rows.select(self._schema.names).combine_chunks().to_batches():
+            self._rows.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+            self._starts.append(self._starts[-1] + batch.num_rows)
+
+    def finish(self) -> Run:
+        """The run, which can be read from now on."""
+        self._hashes.close()
+        self._rows.close()
+        size = self._paths[1].stat().st_size
+        return Run(self._directory, RunFile(name=self._name, starts=tuple(self._starts), bytes=size))
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._hashes.close()
+        self._rows.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+def paths(directory: Path, name: str) -> tuple[Path, Path]:
+    """The files of a run."""
+    return directory / f"{name}.hash", directory / f"{name}.rows"
+
+
+def keys_of(rows: pa.Table | pa.RecordBatch, key_names: Sequence[str]) -> pa.LargeBinaryArray:
+    """The canonical bytes of each row's key."""
+    return encode_key([_flat(rows.column(name)) for name in key_names])
+
+
+def in_order(rows: pa.Table, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
+    """Rows of distinct keys as a run takes them."""
+    hashes = key_hashes(keys_of(rows, key_names))
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], rows.take(array_of(order))
+
+
+def merged(
+    runs: Sequence[Run], key_names: Sequence[str], *, whole: bool, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[Numbers, pa.Table]]:
+    """What runs, newest first, come to, for a writer, in bounded memory. ``whole``: nothing older is below them."""
+    total = sum(run.file.rows for run in runs)
+    size = max(1, sum(run.file.bytes for run in runs) // max(total, 1))
+    rows = int(np.clip(chunk_bytes // size, 1024, CHUNK_ROWS_MAX))
+    count = max(1, -(-total // rows))
+    edges = np.array([(number << 64) // count for number in range(1, count)], np.uint64)
+    cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), run.file.rows] for run in runs]
+    for number in range(count):
+        ranges = [(run, cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=True)]
+        hashes = np.concatenate([run.hashes[begin:end] for run, begin, end in ranges])
+        table = pa.concat_tables([run.slice(begin, end) for run, begin, end in ranges])
+        order = np.argsort(hashes, kind="stable")
+        hashes = hashes[order]
+        kept = _newest(hashes, table, order, key_names)
+        order, hashes = order[kept], hashes[kept]
+        table = table.take(array_of(order))
+        if whole:
+            present = _flat(table.column(PRESENT)).to_numpy(zero_copy_only=False).astype(bool)
+            if not present.all():
+                table, hashes = table.filter(pa.array(present)), hashes[present]
+        yield hashes, table
+
+
+def _newest(hashes: Numbers, table: pa.Table, order: Numbers, key_names: Sequence[str]) -> Numbers:
+    """Which rows in this order, newest first where hashes are equal, are the first of their keys."""
+    same = hashes[1:] == hashes[:-1]
+    kept = np.ones(len(hashes), bool)
+    if same.any():
+        tied = np.flatnonzero(np.r_[same, False] | np.r_[False, same])
+        keys = keys_of(table.select(list(key_names)).take(array_of(order[tied])), key_names)
+        codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        _, first = np.unique(codes, return_index=True)
+        kept[tied] = False
+        kept[tied[first]] = True
+    return kept
+
+
+def _flat(column: Any) -> ArrowArray:
+    flat: ArrowArray = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return flat
