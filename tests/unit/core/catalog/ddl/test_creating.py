@@ -157,11 +157,14 @@ def cdc(text: str, feeds: str, **options: object) -> CreateSource:
 
 
 def test_variants_of_timelines(world: World) -> None:
-    """EpochMilliseconds for anything producing timestamps near wall-clock now.
-    Counter(struct) for Debezium consistency topics, with a struct to track broker/topic to tell apart different
+    """Variants of Timeline:
+    • EpochMilliseconds for anything producing timestamps near wall-clock now.
+    • Counter(struct) for Debezium consistency topics, with a struct to track broker/topic to tell apart different
     sources.
-    External(String) for CDCv2 sources with the source's name attached, making a CDCv2 source only joinable with itself.
-    User(String) for user-defined timelines by a name chosen by the user."""
+    • External(String) for CDCv2 sources with the source's name attached, making a CDCv2 source only joinable with
+    itself.
+    • User(String) for user-defined timelines by a name chosen by the user.
+    """
     world.run(source("clock", "a"))
     world.run(source("counter", "b", timeline="C.brokers/topic"))
     world.run(cdc("external", "c"))

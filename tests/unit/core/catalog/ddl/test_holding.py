@@ -106,7 +106,8 @@ def granted(world: World, privileges: str, kind: ObjectType, on: str) -> None:
 
 
 def test_a_hold_is_made_where_the_role_may_create(world: World) -> None:
-    """The HOLD can be created in any schema on which the user has a CREATE privilege."""
+    """The HOLD can be created in any schema on which the user has a CREATE privilege (see (Alternatives)[#Alternatives]
+    for other takes on this)."""
     world.run(CreateRole("alice"))
     granted(world, "r", TABLE, "t")
     with pytest.raises(PrivilegeMissing, match="CREATE"):
