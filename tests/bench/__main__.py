@@ -31,6 +31,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
     "catalog": ("P14",),
+    "sql": ("P15",),
 }
 
 
