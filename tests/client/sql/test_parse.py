@@ -73,6 +73,7 @@ create hold h on database d
 create cursor c for subscribe t with (max lag = '1 day 2 hours')
 create cursor c for subscribe (select * from t) at 9
 create sink k from t into files (path = 'x')
+create sink k from t into sqlite (path = 'x', table = 't')
 alter hold h advance
 alter hold h advance to 7
 alter table if exists t rename to u

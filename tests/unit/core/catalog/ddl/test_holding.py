@@ -73,7 +73,7 @@ def test_what_can_be_held(world: World, on: str) -> None:
 
 def test_what_cannot_be_held(world: World) -> None:
     """It cannot exist on sinks or unmaterialized views."""
-    world.run(CreateSink(name("k"), name("t"), "files"))
+    world.run(CreateSink(name("k"), name("t"), "files", (("path", "x"),)))
     for on in ("v", "k", "mz_catalog.mz_holds"):
         with pytest.raises((InvalidArgument, PrivilegeMissing)):
             world.run(hold("h", on))
