@@ -59,18 +59,19 @@ def create(
     options: Mapping[str, str],
     *,
     environment: str = DEFAULT,
+    role: str = ROLE,
     finished: Callable[[Source], None] = lambda source: None,
     **how: Any,
 ) -> Source:
     """Set a source up, as ``pipeline.creation.create`` does, and make its item where there is an environment.
 
     Fails whole: a source whose item is refused is dropped again. One of this name and type that has no item yet, as a
-    creation left it that was broken off, gets its item and nothing else; ``finished`` is called then. ``how``: further
-    options of ``pipeline.creation.create``. Raises UniquenessViolation (an item has this name), PrivilegeMissing, and
-    as ``pipeline.creation.create``.
+    creation left it that was broken off, gets its item and nothing else; ``finished`` is called then. ``role``: in
+    whose name its item is made. ``how``: further options of ``pipeline.creation.create``. Raises UniquenessViolation
+    (an item has this name), PrivilegeMissing, and as ``pipeline.creation.create``.
     """
     the_client = client(location.resolved())
-    with _environment(the_client, location, environment) as names:
+    with _environment(the_client, location, environment, role=role) as names:
         if names is None:
             return creation.create(location, name, type_name, options, **how)
         there = Records(the_client).sources().get(name)
@@ -122,17 +123,19 @@ def drop(
     *,
     cascade: bool = False,
     environment: str = DEFAULT,
+    role: str = ROLE,
     force: bool = False,
     left: Callable[[PersistError], None] = lambda error: None,
 ) -> Source:
     """End a source as ``pipeline.creation.drop`` does, its item first. Broken off, it is to be repeated.
 
-    ``cascade``: with all that depends on the item. Raises DependentObjects, InvalidArgument (it is another
-    environment's, too), where nothing happened, and as ``pipeline.creation.drop``.
+    ``cascade``: with all that depends on the item. ``role``: in whose name. Raises PrivilegeMissing,
+    DependentObjects, InvalidArgument (it is another environment's, too), where nothing happened, and as
+    ``pipeline.creation.drop``.
     """
     the_client = client(location.resolved())
     source = Records(the_client).source(name)
-    with _environment(the_client, location, environment) as names:
+    with _environment(the_client, location, environment, role=role) as names:
         item = None if names is None else _item(names, source.remap)
         if names is not None and item is not None:
             for shard in source.shards.values():

@@ -28,6 +28,7 @@ from persist_cli.output import Effect, Output, OutputFailed
 from persist_cli.partly import SAID_OF, PartlyDone, happened
 from persist_cli.serve import commands as serve
 from persist_cli.shard import commands as shards
+from persist_cli.sink import commands as sinks
 from persist_cli.source import commands as sources
 from persist_cli.sql import commands as sql
 
@@ -41,6 +42,7 @@ ORDER: Final = (
     "hold",
     "shard",
     "source",
+    "sink",
     "catalog",
     "serve",
     "backup",
@@ -80,6 +82,7 @@ app.command("sql", rich_help_panel=DATA, short_help="Query and change collection
 app.add_typer(holds.app, name="hold", rich_help_panel=DATA, short_help="Keep the history of collections readable.")
 app.add_typer(shards.app, name="shard", rich_help_panel=DATA)
 app.add_typer(sources.app, name="source", rich_help_panel=DATA)
+app.add_typer(sinks.app, name="sink", rich_help_panel=DATA)
 app.add_typer(catalog.app, name="catalog", rich_help_panel=DATA, short_help="Look into catalogs, and repair them.")
 app.add_typer(serve.app, name="serve", rich_help_panel=RUN)
 app.add_typer(backup.app, name="backup", rich_help_panel=KEEP)

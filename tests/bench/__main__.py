@@ -32,6 +32,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "sources": ("P12", "P13"),
     "catalog": ("P14",),
     "size": ("S1", "S2", "S3", "S4", "S5"),
+    "sql": ("P15",),
 }
 
 

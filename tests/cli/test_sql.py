@@ -1,6 +1,7 @@
 """``persist sql`` and ``persist hold``: what a person sees, and what a program gets."""
 
 import io
+import sqlite3
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -221,3 +222,74 @@ def test_a_role_that_is_not_there_runs_nothing(persist: Persist, here):
     assert persist("sql", *here, "--role", "ann", "select 1").code == 0
     assert "there is no such role" in persist("hold", "create", "h", "t", *here, "--role", "nobody").err
     assert "there is no such role" in persist("sql", *here, "set role = absent; select 1").err
+
+
+def test_sources_are_made_and_dropped_where_their_upstream_is_reached(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id bigint primary key); create role ann").code == 0
+    made = persist("sql", *here, "create source s from load-generator (generator = counter, messages = 7)")
+    assert (made.code, made.out) == (0, "CREATE SOURCE\n"), made.err
+    assert "persist source run s" in made.err
+    # Its first step has what it begins with.
+    assert persist("source", "run", "s", "--steps", "1", "--no-spark", *here).code == 0
+    (shown,) = [each for each in persist("sql", *here, "--json", "show sources").lines if each["kind"] != "source"]
+    # Strictly it would be waited for, as nothing ingests it now.
+    counted = f"set isolation = serializable; select count(*) as n from {shown['name']}"
+    assert persist("sql", *here, "--json", counted).lines == [{"n": 7}]
+    again = persist("sql", *here, "create source if not exists s from loadgen (generator = counter)")
+    assert (again.code, "exists, skipping" in again.err) == (0, True), again.err
+    assert persist("sql", *here, f"create view v as select * from {shown['name']}").code == 0
+    for text, said in (
+        ("create source s from loadgen (generator = counter)", "exists"),
+        ("create source x.s from loadgen (generator = counter)", "persist.public"),
+        ("create source u from loadgen (generator = counter, nope = 1)", "nope"),
+        ("create source u from loadgen (generator = counter) with (retain history for '1d')", "--retain-seconds"),
+        ("begin; create source u from loadgen (generator = counter)", "by itself"),
+        ("drop source s", "persist.public.v"),
+        ("set role = ann; create source u from loadgen (generator = counter)", "CREATE"),
+        ("set role = ann; drop source s cascade", "ownership"),
+    ):
+        refused = persist("sql", *here, text)
+        assert (refused.code, said in refused.err) == (2, True), (text, refused.err)
+    assert [each["name"] for each in persist("source", "list", *here, "--json").json["sources"]] == ["s"]
+    chosen = persist("sql", *here, "create source u from loadgen (generator = counter) with (timeline = 'mine')")
+    assert chosen.code == 0, chosen.err
+    refused = persist("sql", *here, f"select * from t, u_{shown['name']}")
+    assert (refused.code, "U.mine: persist.public.u" in refused.err) == (2, True), refused.err
+    assert persist("sql", *here, "drop source s cascade; drop source u cascade").code == 0
+    assert persist("source", "list", *here, "--json").json["sources"] == []
+    assert persist("sql", *here, "--json", "show sources").lines == []
+
+
+def test_a_sink_delivers_each_change_once_wherever_it_is_run(persist: Persist, here, tmp_path):
+    assert persist("sql", *here, MADE).code == 0
+    database = tmp_path / "sink.db"
+    made = f"create sink k from t into sqlite (path = '{database}', table = 'updates')"
+    assert persist("sql", *here, made).out == "CREATE SINK\n"
+    assert persist("sql", *here, "delete from t where id = 1").code == 0
+    for _ in range(2):
+        done = persist("sink", "run", "k", "--idle", "0.3", "--json", *here)
+        assert done.code == 0, done.err
+    assert persist("sql", *here, "insert into t values (3, 'bob', 30)").code == 0
+    assert persist("sql", *here, "alter sink k rename to kept").code == 0
+    last = persist("sink", "run", "kept", "--idle", "0.3", "--json", *here).json["position"]
+    with sqlite3.connect(database) as connection:
+        found = connection.execute("select id, sum(diff), count(*) from updates group by id order by id").fetchall()
+    # The first is there only if it was still to be seen when the sink was made.
+    assert [row[:2] for row in found if row[1]] == [(2, 1), (3, 1)]
+    assert all(count <= 2 for _, _, count in found)
+    (listed,) = persist("sink", "list", "--json", *here).json
+    assert (listed["name"], listed["from"], listed["acknowledged"]) == ("persist.public.kept", "persist.public.t", last)
+    assert str(database) in persist("sink", "list", *here).out.replace("\n", "").replace("│", "").replace(" ", "")
+    assert [each["name"] for each in persist("sql", *here, "--json", "show sinks").lines] == ["kept"]
+    for text, said in (
+        ("create sink x from t into nowhere (path = 'x')", "no such type"),
+        ("create sink x from t into sqlite (path = 'x')", "missing=table"),
+        ("create sink x from t into postgres (uri = 'postgres://a:b@c/d', table = 't')", "a password is not kept"),
+        ("create view v as select * from t; create sink x from v into files (path = 'x')", "from what is stored"),
+        ("drop table t", "persist.public.kept"),
+    ):
+        refused = persist("sql", *here, text)
+        assert (refused.code, said in refused.err) == (2, True), (text, refused.err)
+    assert persist("sink", "run", "t", *here).code == 2
+    assert persist("sql", *here, "drop sink kept; select count(*) from mz_catalog.mz_holds").code == 0
+    assert persist("sql", *here, "--json", "select count(*) as n from mz_catalog.mz_holds").lines == [{"n": 0}]

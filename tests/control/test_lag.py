@@ -91,6 +91,8 @@ async def test_below_the_hold(stores: Stores) -> None:
 
 
 async def test_on_lag_error_ends_it(stores: Stores) -> None:
+    """'If the timestamp falls behind a configurable window, the HOLD is marked in an error state and the read holds are
+    released.'"""
     async with await stores.client() as client, leading(client) as world:
         id = await at_100(client, world, on_lag=OnLag.ERROR)
         await write(client, world.shard(id), 2_000)

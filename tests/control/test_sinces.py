@@ -62,6 +62,26 @@ async def test_a_hold_keeps_its_time_until_it_is_advanced_or_dropped(stores: Sto
         assert len(await handles_of(client, shard)) == 1
 
 
+async def test_a_frontier_that_is_told_knows_of_no_hold(stores: Stores) -> None:
+    """'Terminology side note: Both the compute and storage controllers expose a CollectionState with read_capabilities
+    and implied_capability. Although reading these are both exposed in the API, read_capabilities should never be read
+    by the adapter, which should limit itself to reading only implied_capability. When this document uses the term "read
+    frontier", it is referring to the implied_capability.'"""
+    async with await stores.client() as client, leading(client) as world:
+        id = await world.table("t", retain=Retain(10))
+        shard = world.shard(id)
+        await write(client, shard, 40)
+        await world.hold("h", [id], at=31)
+        await write(client, shard, 100)
+        await world.controller.passed("since")
+        # What the shard's handle keeps is the hold's; what statements go by is not.
+        assert await since_of(client, shard) == 31
+        [item] = [each for each in world.view.items() if each.id == id]
+        assert (await world.controller.storage.frontiers([item]))[id].implied == aio.Antichain.of(91)
+        assert (await world.hold("later", [id])).at == 91
+        assert (await world.advance("h")).at == 91
+
+
 async def test_a_hold_may_go_back_under_cover_of_another(stores: Stores) -> None:
     async with await stores.client() as client, leading(client) as world:
         id = await world.table("t", retain=Retain(10))

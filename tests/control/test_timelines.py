@@ -34,6 +34,10 @@ async def test_tables_of_such_a_timeline_follow_and_do_not_hold_it_back(stores: 
 
 
 async def test_a_source_whose_milliseconds_are_not_of_now_is_quarantined(stores: Stores) -> None:
+    """'Since we don't verify that the timestamps are indeed milliseconds from the epoch in this case, features that use
+    this timeline (linearizability or transaction time domains, for example) will need to protect against data problems
+    (for example, a CDCv2 source that is in the wrong units or has timezone errors, or is otherwise ahead or behind by
+    many minutes).'"""
     async with await stores.client() as client, leading(client) as world:
         seconds = await world.table("seconds", kind=ObjectType.SOURCE, claims_epoch=True)
         sound = await world.table("sound", kind=ObjectType.SOURCE, claims_epoch=True, retain=Retain(HOUR))

@@ -1,11 +1,13 @@
 """Every sentence that the list of sentences has is quoted by the test that it names."""
 
 import ast
+import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
-from unit.design_sentences import SENTENCES
+from unit.design_sentences import SECTIONS, SENTENCES
 
 TESTS = Path(__file__).parent.parent
 
@@ -23,3 +25,8 @@ def test_a_sentence_is_quoted_by_its_test(sentence: str) -> None:
     path, _, test = SENTENCES[sentence].partition("::")
     assert test.startswith("test_")
     assert sentence in quotes(path)[test]
+
+
+@pytest.mark.parametrize(("sentences", "text"), SECTIONS)
+def test_no_sentence_of_a_section_is_left_out(sentences: Iterable[str], text: str) -> None:
+    assert hashlib.sha256(" ".join(sentences).encode()).hexdigest() == text

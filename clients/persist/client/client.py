@@ -4,7 +4,7 @@ Source: design 001, Client; architecture.md section 8.
 """
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
@@ -13,13 +13,16 @@ from persist.client.collections.access import Access
 from persist.client.collections.late_items import LateItems
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
+from persist.client.shard.times import TimeLike
 from persist.client.table.table import Mode, Table, open_table
 from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle, Times
+from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
+from persist.core.time.read_time import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
 from persist.errors import InvalidArgument
 from persist.extras import extra
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from persist.client.binding.port import Minter
     from persist.client.catalog.port import OpenableCatalog
     from persist.client.collections.environment import Environment
+    from persist.client.collections.reading.contents import Contents
     from persist.client.collections.views.query import QueryRunner
     from persist.client.sql.results import Result
     from persist.client.sql.session import SqlSession
@@ -56,6 +60,7 @@ class Client(ShardClient):
         self._logs: dict[str, Wal] = {}
         self._environments: WeakSet[Environment] = WeakSet()
         self._sessions: dict[tuple[str, str], list[SqlSession]] = {}
+        self._environments_read: dict[tuple[str, str], Environment] = {}
         location.claims = self._items = LateItems(self.access, location.settings.environment)
 
     async def oracle(
@@ -206,6 +211,39 @@ class Client(ShardClient):
         finally:
             await session.reset()
             free.append(session)
+
+    async def read(
+        self,
+        name: str,
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = Isolation.STRICT_SERIALIZABLE,
+        columns: Sequence[str] | None = None,
+        where: PredicateLike = None,
+        environment: str = "default",
+        role: str = "persist",
+        timeout: float | None = None,
+    ) -> "Contents":
+        """The rows of a name (``database.schema.name``, or less of it) at one time, as ``Environment.read`` has them.
+
+        An Arrow stream for pandas, Polars, DuckDB and pyarrow; release it when it is read. Raises as that.
+        """
+        known = self._environments_read.get((environment, role))
+        if known is None:
+            opened = await self.environment(environment, role=role)
+            known = self._environments_read.setdefault((environment, role), opened)
+            if known is not opened:
+                await opened.close()
+        return await known.read(
+            name,
+            as_of=as_of,
+            at_least=at_least,
+            isolation=isolation,
+            columns=columns,
+            where=where,
+            timeout=timeout,
+        )
 
     async def item_names(self, *, timeout: float | None = None) -> Mapping[str, str]:
         """What shards are called here: the full name of the item that has each, by id. Empty without an environment.

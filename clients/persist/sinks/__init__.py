@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from persist import extras
 from persist.client.collections.sinks.port import PositionMoved, Target
 from persist.sinks.files import FilesSink
+from persist.sinks.named import target_of
 from persist.sinks.sqlite import SqliteSink
 
 if TYPE_CHECKING:
     from persist.sinks.postgres import PostgresSink
 
-if TYPE_CHECKING:
-    from persist.sinks.postgres import PostgresSink
-
-__all__ = ["FilesSink", "PositionMoved", "PostgresSink", "SqliteSink", "Target"]
+__all__ = ["FilesSink", "PositionMoved", "PostgresSink", "SqliteSink", "Target", "target_of"]
 
 
 def __getattr__(name: str) -> "type[PostgresSink]":

@@ -65,7 +65,7 @@ def sql(
         parsed = running.parsed(text)
         place.in_environment(
             settings,
-            lambda env: running.run_all(env, parsed, form or running.Printed.TABLE),
+            lambda env: running.run_all(env, parsed, form or running.Printed.TABLE, place.target),
             role=role,
             new=running.creates(parsed),
         )
@@ -74,5 +74,8 @@ def sql(
 
     environ = run.invocation.environ
     place.in_environment(
-        settings, lambda env: shell.interact(env, form or running.Printed.TABLE, environ), role=role, new=True
+        settings,
+        lambda env: shell.interact(env, form or running.Printed.TABLE, environ, place.target),
+        role=role,
+        new=True,
     )

@@ -23,6 +23,7 @@ from persist_cli.terminal import counted, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist_cli.options import LocationTarget
 
 ROWS_MAX: Final = 1000
 """Rows of a table for people: what one scrolls through."""
@@ -64,9 +65,19 @@ def creates(statements: Sequence[s.Parsed]) -> bool:
     return bool(statements) and printed(statements[0].statement).startswith("CREATE ")
 
 
-async def run_all(environment: "Environment", statements: Sequence[s.Parsed], form: Printed) -> None:
+def session_of(environment: "Environment", target: "LocationTarget | None") -> SqlSession:
+    """A session with all that this process may reach: its files, and upstreams that are ingested into ``target``."""
+    from persist_cli.sql.sources import IngestedSources
+
+    sources = IngestedSources(target, environment) if target is not None else None
+    return SqlSession(environment, files=True, sources=sources)
+
+
+async def run_all(
+    environment: "Environment", statements: Sequence[s.Parsed], form: Printed, target: "LocationTarget | None"
+) -> None:
     """Run statements one after the other, until one fails. Raises PartlyDone: it says what took effect by then."""
-    session = SqlSession(environment, files=True)
+    session = session_of(environment, target)
     effects = Effects()
     try:
         for number, each in enumerate(statements, 1):

@@ -22,6 +22,7 @@ from persist_cli.terminal import note
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist_cli.options import LocationTarget
 
 with extra("sql"):
     from prompt_toolkit import PromptSession
@@ -54,9 +55,11 @@ _MORE: Final = (
 WORDS: Final = tuple(sorted({*KNOWN, *_MORE}))
 
 
-async def interact(environment: "Environment", form: running.Printed, environ: Mapping[str, str]) -> None:
+async def interact(
+    environment: "Environment", form: running.Printed, environ: Mapping[str, str], target: "LocationTarget | None"
+) -> None:
     """Read statements and run them, until the person leaves."""
-    session = SqlSession(environment, files=True)
+    session = running.session_of(environment, target)
     shell = Shell(session, form, _history(environ))
     try:
         await shell.run()

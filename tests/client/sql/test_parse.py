@@ -73,6 +73,7 @@ create hold h on database d
 create cursor c for subscribe t with (max lag = '1 day 2 hours')
 create cursor c for subscribe (select * from t) at 9
 create sink k from t into files (path = 'x')
+create sink k from t into sqlite (path = 'x', table = 't')
 alter hold h advance
 alter hold h advance to 7
 alter table if exists t rename to u
@@ -287,7 +288,11 @@ def test_a_script_is_statements_with_their_places():
 
 
 def test_holds_are_written_as_the_design_writes_them():
-    """Design document 5: ``CREATE HOLD <name> ON <object1>[, <object2> ...] [AT <time>] [WITH (MAX LAG = …,)]``."""
+    """The HOLD can be created by: CREATE HOLD <name> ON <object1>[, <object2> ...] [AT <time>] [WITH ( MAX LAG =
+    '3h'::INTERVAL, )]
+
+    HOLDs are destroyed by: DROP HOLD <name> HOLDs are advanced by: ALTER HOLD <name> ADVANCE [TO <time>]
+    """
     text = "CREATE HOLD h\nON a, b\nAT 12\nWITH (\n    MAX LAG = '3h'::INTERVAL,\n)"
     held = one(text).statement
     assert held == ddl.CreateHold(
@@ -295,4 +300,9 @@ def test_holds_are_written_as_the_design_writes_them():
     )
     assert one("DROP HOLD h").statement == ddl.Drop(ObjectType.HOLD, (QualifiedName("h"),))
     assert one("ALTER HOLD h ADVANCE TO 13").statement == ddl.AdvanceHold(QualifiedName("h"), 13)
+    assert one("ALTER HOLD h ADVANCE").statement == ddl.AdvanceHold(QualifiedName("h"), None)
+    # And once without a name.
+    unnamed = ddl.CreateHold(QualifiedName("i_hold", "s"), (QualifiedName("i", "s"),))
+    assert one("CREATE HOLD ON s.i").statement == unnamed
+    assert one("CREATE HOLD ON SCHEMA s").statement == ddl.CreateHold(QualifiedName("s_hold"), all_of=("persist", "s"))
     assert one("create materialized view v as select 1 as a").statement.refresh == Refresh()

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,14 @@ def test_built_in_and_foreign_types_are_found() -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_built_in_type_is_there(name: str) -> None:
     assert source_type(name).open is not None
+
+
+def test_two_types_bring_times_of_their_own() -> None:
+    """A problem occurs when there is a source that generates timestamp numbers that may not be related to wall-clock
+    now. The two in our system are Debezium consistency topics and CDCv2."""
+    readers = {name: get_type_hints(type(source_type(name)).open)["return"] for name in BUILT_IN}
+    brings = {name for name, reader in readers.items() if hasattr(reader, "follow") and hasattr(reader, "counter")}
+    assert brings == {"cdcv2", "debezium"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
+from persist.client.blocking.environment import Contents
 from persist.client.blocking.oracle import Oracle
 from persist.client.blocking.read import ReadHandle
 from persist.client.blocking.table import Table, TableTransaction
@@ -19,13 +20,16 @@ from persist.client.blocking.write import SinceHandle, WriteHandle
 from persist.client.connect import connect as aio_connect
 from persist.client.connect import embedded as aio_embedded
 from persist.client.shard.finalizing import Emptied
+from persist.client.shard.times import TimeLike
 from persist.client.shard.write.prepared import BatchSpec
 from persist.client.sql.results import Result
 from persist.client.table.table import Mode
+from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry, Transaction
+from persist.core.time.read_time import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.machine.garbage.sweeper import Swept
 from persist.runtime import Runtime
@@ -384,6 +388,40 @@ class Client(Opened):
         ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did not begin there.
         """
         return self._run(self._inner.sql(text, params, environment=environment, role=role))
+
+    def read(
+        self,
+        name: str,
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str = Isolation.STRICT_SERIALIZABLE,
+        columns: Sequence[str] | None = None,
+        where: PredicateLike = None,
+        environment: str = "default",
+        role: str = "persist",
+        timeout: float | None = None,
+    ) -> Contents:
+        """The rows of a name (``database.schema.name``, or less of it) at one time, as ``Environment.read`` has them.
+
+        An Arrow stream for pandas, Polars, DuckDB and pyarrow; release it when it is read. Raises as that.
+        """
+        return self._give(
+            Contents,
+            self._run(
+                self._inner.read(
+                    name,
+                    as_of=as_of,
+                    at_least=at_least,
+                    isolation=isolation,
+                    columns=columns,
+                    where=where,
+                    environment=environment,
+                    role=role,
+                    timeout=timeout,
+                )
+            ),
+        )
 
     def item_names(self, *, timeout: float | None = None) -> Mapping[str, str]:
         """What shards are called here: the full name of the item that has each, by id. Empty without an environment.

@@ -393,7 +393,9 @@ class Cursor(Held):
 
     @property
     def key(self) -> str:
-        """What a target knows it by: its name, and what it follows, which another cursor of this name may not."""
+        """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
+        by its id: renamed it is the same one, and made anew it is another.
+        """
         return self._inner.key
 
     @property

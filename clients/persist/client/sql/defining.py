@@ -21,7 +21,7 @@ from persist.core.catalog.ddl import statements as ddl
 from persist.core.data.schema import Schema
 
 _SECRET: Final = re.compile(r"passw|secret|token|://[^/]*:[^/]*@", re.IGNORECASE)
-_DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold
+_DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold | ddl.CreateSink
 
 
 class Defined(NamedTuple):
@@ -40,15 +40,9 @@ async def defined(
     # A name alone would be a promise that nothing keeps: nothing would ingest, or deliver.
     if isinstance(statement, ddl.CreateSource):
         raise SqlNotSupported(
-            "sources are not made by SQL yet",
+            "sources are made where their upstream is reached: in persist sql, and by persist source create",
             hint=f"in a shell: {_created(statement)}; then persist source run {shlex.quote(statement.name.item)}",
             source=statement.name,
-        )
-    if isinstance(statement, ddl.CreateSink):
-        raise SqlNotSupported(
-            "sinks are not made by SQL yet",
-            hint="CREATE CURSOR, and deliver it from Python: cursor.deliver(persist.sinks.SqliteSink(…))",
-            sink=statement.name,
         )
     if not isinstance(statement, DefineView | DefineCursor):
         return Defined(replace(statement, sql=printed(statement)) if isinstance(statement, _DEFINING) else statement)

@@ -4,7 +4,7 @@ Source: collections: queries.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, assert_never
 
@@ -19,6 +19,7 @@ from persist.client.sql.changing import ChangingTransaction, RowChanger
 from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
 from persist.client.sql.errors import Sent, SqlError, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
+from persist.client.sql.outside import Sources
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.text import only
 from persist.client.sql.querying import Queries
@@ -28,6 +29,8 @@ from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.ddl.statements import QualifiedName
+from persist.core.catalog.values import ObjectType
 from persist.errors import NotReadable
 from persist.threads import users
 
@@ -49,13 +52,22 @@ class SqlSession(Closes):
     _again = "make another one"
 
     def __init__(
-        self, environment: Environment, *, role: str | None = None, files: bool = False, owns: bool = False
+        self,
+        environment: Environment,
+        *,
+        role: str | None = None,
+        files: bool = False,
+        sources: Sources | None = None,
+        owns: bool = False,
     ) -> None:
-        """``files``: COPY may read and write files of this process. ``owns``: the environment is closed with it."""
+        """``files``: COPY may read and write files of this process. ``sources``: what CREATE and DROP SOURCE do here;
+        without, they are refused. ``owns``: the environment is closed with it.
+        """
         self.environment = environment
         self._role = role or environment.session.role
         self.variables = Variables({"role": self._role})
         self.files = files
+        self._sources = sources
         self._owns = owns
         self._queries = Queries(environment, self.variables)
         self._sent = Sent()
@@ -224,6 +236,10 @@ class SqlSession(Closes):
         return Result(f"COPY {rows.num_rows}", ts=done.ts)
 
     async def _define(self, statement: ddl.Statement | s.Definition) -> Result:
+        if self._sources is not None and isinstance(statement, ddl.CreateSource | ddl.Drop):
+            done = await self._outside(statement, self._sources)
+            if done is not None:
+                return done
         if self._work is not None and (self._work.reads or self._work.writes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and define in another transaction"
@@ -243,6 +259,28 @@ class SqlSession(Closes):
             return Result("QUEUED", notice="it happens at COMMIT")
         (done,) = await self._execute([made], self.variables.session)
         return Result(done.tag, notice=done.notice)
+
+    async def _outside(self, statement: ddl.CreateSource | ddl.Drop, sources: Sources) -> Result | None:
+        """What became of a statement about a source that a pipeline ingests; None: this is none."""
+        names = await self._queries.names(strict=True)
+        session = self.variables.session
+        there = [] if names is None else [names.find(name, session) for name in _sources_in(statement)]
+        found = [names.get(id) for id in there if id is not None and names is not None]
+        made = isinstance(statement, ddl.CreateSource)
+        if not made and not any(each.kind is ObjectType.SOURCE and each.remap is not None for each in found):
+            return None
+        if self._work is not None:
+            raise SqlNotSupported("a source is made and dropped by itself", hint="COMMIT first: its upstream is asked")
+        if isinstance(statement, ddl.Drop):
+            if len(statement.names) > 1:
+                raise SqlNotSupported("one source is dropped at a time", hint="a statement each")
+            with self._sent.sending():
+                await sources.drop(found[0], session.role, cascade=statement.cascade)
+            return Result("DROP SOURCE")
+        if found and statement.if_not_exists:
+            return Result("CREATE SOURCE", notice=f"{found[0].kind.words} {found[0].name} exists, skipping")
+        with self._sent.sending():
+            return Result("CREATE SOURCE", notice=await sources.create(statement, session.role))
 
     async def _execute(self, defines: list[Defined], session: Session) -> tuple[Executed, ...]:
         """Once more where the time at which a cursor was to begin is gone before its hold is there."""
@@ -294,6 +332,12 @@ class SqlSession(Closes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and begin another transaction"
             )
+
+
+def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:
+    if isinstance(statement, ddl.CreateSource):
+        return (statement.name,)
+    return statement.names if statement.kind is ObjectType.SOURCE else ()
 
 
 async def whole(session: SqlSession, text: str, params: object) -> list[Result]:

@@ -76,6 +76,10 @@ class HoldRules:
     lag_count_max: int = TIME_MAX
     deadline_ms: int | None = 24 * HOUR_MS
 
+    def lag_most(self, timeline: Timeline) -> MaxLag:
+        """The greatest MAX LAG that a hold in a timeline may have."""
+        return Interval(self.lag_ms_max) if timeline == EPOCH_MILLISECONDS else self.lag_count_max
+
     def lag_of(self, timeline: Timeline, max_lag: MaxLag | None) -> int:
         """MAX LAG in times of the timeline. Raises InvalidArgument: the wrong kind for it, or out of bounds."""
         given: object = max_lag

@@ -9,6 +9,7 @@ from client.support import Place, client_of, memory_place
 
 import persist
 from persist import InvalidArgument, NotReadable, NotYetAvailable, Updates, UsageError
+from persist.core.catalog.errors import PrivilegeMissing
 from persist.core.catalog.values import ObjectType
 from persist.core.time.errors import BelowHold
 from persist.runtime import system
@@ -235,3 +236,26 @@ async def test_a_read_has_what_sources_had_brought_also_where_nobody_drives_the_
         assert (await reads.read("t")).ts >= brought
         # What is complete in times to come is read now.
         assert (await reads.read("ahead")).ts <= system().now_ms()
+
+
+async def test_a_client_reads_a_name_at_a_time():
+    """As ``client.sql`` runs statements: no environment is opened by hand."""
+    import duckdb
+
+    place = memory_place()
+    async with client_of(place) as writes, client_of(place) as client:
+        with pytest.raises(UsageError):
+            await client.read("t")
+        await writes.sql(
+            "create schema s; create table s.t (id bigint primary key, n bigint) with (retain history forever)"
+        )
+        first = (await writes.sql("insert into s.t values (1, 10)"))[-1].ts
+        await writes.sql("insert into s.t values (2, 20); create role bob")
+        both = await asyncio.gather(*(client.read(name) for name in ("persist.s.t", "s.t")))
+        assert [sorted(row["id"] for row in await each.to_pylist()) for each in both] == [[1, 2], [1, 2]]
+        former = await client.read("s.t", as_of=first, columns=["n"])
+        assert pa.table(former).to_pylist() == [{"n": 10, "diff": 1}]
+        with duckdb.connect() as connection:
+            assert connection.sql("SELECT sum(n) FROM former").fetchall() == [(10,)]
+        with pytest.raises(PrivilegeMissing):
+            await client.read("s.t", role="bob")

@@ -10,6 +10,7 @@ from client.collections.reading.visible import Read, Wrote, violations
 from client.collections.support import Items, reads_of, shard_of, table_of
 from client.support import Place, client_of
 from simulation.budget import FULL
+from soak.support import LIMIT_SECONDS
 
 from persist.core.ids import ShardId
 
@@ -51,9 +52,14 @@ def test_the_checker_finds_what_is_wrong(reads, wrong):
     assert any(wrong in each for each in found) if wrong else not found
 
 
+@pytest.mark.timeout(LIMIT_SECONDS)
+@pytest.mark.timeout_s(LIMIT_SECONDS)
 async def test_reads_of_several_tables_are_strictly_serializable(place: Place):
     """«We would like to be linearizable in the future, and our current best understanding of how to do that is to have
-    one timestamp per timeline that always increases when serving reads.»"""
+    one timestamp per timeline that always increases when serving reads.»
+
+    «(This will be described with more detail in a later doc.)» Here it is this checker.
+    """
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     writes: list[Wrote] = []

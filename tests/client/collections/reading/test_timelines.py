@@ -116,10 +116,10 @@ async def test_every_pair_of_timelines_is_answered_or_refused_at_once(path):
 
 @pytest.mark.parametrize("one", ["external", "user", "counter"])
 async def test_two_of_one_variant_are_still_two_timelines(one):
-    """«two separate Debezium consistency topics. Although they both start counting at 1 and thus have relatively close
-    numbers, there's no meaning in the transaction counter, and joining data on that will not produce results that are
-    meaningful. We should inform users when they attempt to join data from differing timelines that they have not asked
-    us a useful question.»
+    """«For example, two separate Debezium consistency topics. Although they both start counting at 1 and thus have
+    relatively close numbers, there's no meaning in the transaction counter, and joining data on that will not produce
+    results that are meaningful. We should inform users when they attempt to join data from differing timelines that
+    they have not asked us a useful question.»
 
     «External(String) for CDCv2 sources with the source's name attached, making a CDCv2 source only joinable with
     itself.» «Counter(struct) for Debezium consistency topics, with a struct to track broker/topic to tell apart

@@ -28,6 +28,7 @@ ALL = [
 
 @pytest.mark.parametrize("timeline", ALL, ids=str)
 def test_the_text_names_the_timeline(timeline):
+    """We introduce a thing called a timeline which is the meaning of the timestamp number."""
     assert timeline_of(str(timeline)) == timeline_of(timeline) == pickle.loads(pickle.dumps(timeline)) == timeline
     assert timeline.has_clock == (timeline == EPOCH_MILLISECONDS)
 

@@ -107,8 +107,10 @@ class Cursor(Stays):
 
     @property
     def key(self) -> str:
-        """What a target knows it by: its name, and what it follows, which another cursor of this name may not."""
-        return f"{self._item.name} over {self._of.data}"
+        """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
+        by its id: renamed it is the same one, and made anew it is another."""
+        name = f"sink {self._item.id}" if self._item.kind is ObjectType.SINK else self._item.name
+        return f"{name} over {self._of.data}"
 
     @property
     def location(self) -> Location:
@@ -387,7 +389,7 @@ async def open_cursor(
     """
     names = await reads.names(strict=True)
     item = names.resolve(name_of(name), reads.session)
-    if item.kind is not ObjectType.CURSOR:
+    if item.kind not in (ObjectType.CURSOR, ObjectType.SINK):
         raise InvalidArgument("this is no cursor", hint="CREATE CURSOR makes one", name=item.name, kind=item.kind)
     of = _followed(names, item)
     reads.check_may_read(names, of)

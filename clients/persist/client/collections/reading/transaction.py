@@ -4,6 +4,7 @@ The first read decides on the timeline and on the time; held from then on is all
 same schemas and of the same timeline. Source: catalog-semantics.md sections 6.1 and 6.2; design 004.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Self
@@ -11,7 +12,8 @@ from typing import Self
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Readers, timed
 from persist.client.collections.reading.inputs import Names, stored
 from persist.core.catalog.ddl.described import Described
-from persist.core.time.collections import timedomain, timeline_read_in
+from persist.core.time.collections import TimelineContext, timedomain, timeline_read_in
+from persist.core.time.errors import MultipleTimelines
 from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument
 
@@ -24,6 +26,7 @@ class ReadTransaction:
         self._names = names
         self._asked = asked
         self._domain: AtOneTime | None = None
+        self._first: tuple[Described, ...] = ()
 
     @property
     def timeline(self) -> Timeline | None:
@@ -41,8 +44,9 @@ class ReadTransaction:
         if self._domain is None:
             beside = self._beside(roots)
             self._domain = await self._readers.held(self._names, roots, self._asked, deadline, beside=beside)
+            self._first = tuple(roots)
         elif self.timeline is not None:
-            timeline_read_in(context, self.timeline)
+            self._check_timeline(context, roots)
         wanted = stored(self._names, roots)
         if missing := [str(each.name) for each in wanted if each.id not in self._domain.held]:
             raise InvalidArgument(
@@ -64,6 +68,15 @@ class ReadTransaction:
 
     async def __aexit__(self, *_: object) -> None:
         await self.end()
+
+    def _check_timeline(self, context: TimelineContext, roots: Sequence[Described]) -> None:
+        try:
+            timeline_read_in(context, self.timeline)
+        except MultipleTimelines:
+            # Read together they are refused with the names of all; unless what was read first is gone by now.
+            with contextlib.suppress(InvalidArgument):
+                timed(self._names, [*self._first, *roots])
+            raise
 
     def _beside(self, roots: Iterable[Described]) -> list[Described]:
         """What else may be read later."""

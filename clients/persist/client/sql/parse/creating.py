@@ -190,7 +190,8 @@ def _index(tokens: Tokens) -> Statement:
 
 def _hold(tokens: Tokens, now_ms: int) -> Statement:
     exists = _if_not_exists(tokens)
-    name = tokens.qualified("the name of the hold")
+    # Document 5 writes one without a name, too: CREATE HOLD ON i.
+    name = None if tokens.is_word("ON") else tokens.qualified("the name of the hold")
     tokens.expect("ON", hint="CREATE HOLD name ON objects [AT time] [WITH (MAX LAG = '3h'::INTERVAL)]")
     objects: tuple[QualifiedName, ...] = ()
     all_of: tuple[str, ...] = ()
@@ -203,6 +204,9 @@ def _hold(tokens: Tokens, now_ms: int) -> Statement:
         objects = tokens.listed(lambda: tokens.qualified("the name of a collection"))
     at = values.time(tokens, now_ms) if tokens.word("AT") else None
     max_lag, on_lag = _lag_options(tokens)
+    if name is None:
+        first = objects[0] if objects else QualifiedName(all_of[-1])
+        name = first._replace(item=f"{first.item}_hold")
     return ddl.CreateHold(name, objects, all_of, at, max_lag, on_lag, exists)
 
 

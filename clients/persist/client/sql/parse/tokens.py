@@ -183,12 +183,15 @@ class Tokens:
         if self.peek is not None:
             self.fail("the end of the statement", hint="statements are parted by ;")
 
-    def name(self, what: str = "a name") -> str:
-        """A part of a name: in double quotes as it is, else in small letters. Raises SqlSyntax."""
+    def name(self, what: str = "a name", *, reserved: bool = False) -> str:
+        """A part of a name: in double quotes as it is, else in small letters. ``reserved``: also words of SQL.
+
+        Raises SqlSyntax.
+        """
         token = self.peek
         quoted = token is not None and token.token_type is TokenType.IDENTIFIER
         plain = token is not None and token.token_type not in _TEXTS and _WORD.fullmatch(token.text) is not None
-        if token is None or not (quoted or (plain and token.text.lower() not in RESERVED)):
+        if token is None or not (quoted or (plain and (reserved or token.text.lower() not in RESERVED))):
             self.fail(what, hint="put names that are words of SQL, or have other characters, in double quotes")
         if not 0 < len(token.text) <= NAME_MAX or not token.text.isprintable():
             self.fail(what, hint=f"printable, at most {NAME_MAX} characters")
@@ -202,11 +205,11 @@ class Tokens:
         self.expect(")")
         return found
 
-    def dotted(self, most: int = 3, what: str = "a name") -> tuple[str, ...]:
-        """A name of up to so many parts. Raises SqlSyntax."""
-        parts = [self.name(what)]
+    def dotted(self, most: int = 3, what: str = "a name", *, reserved: bool = False) -> tuple[str, ...]:
+        """A name of up to so many parts, each as in ``name``. Raises SqlSyntax."""
+        parts = [self.name(what, reserved=reserved)]
         while len(parts) < most and self.word("."):
-            parts.append(self.name(what))
+            parts.append(self.name(what, reserved=reserved))
         return tuple(parts)
 
     def qualified(self, what: str = "a name") -> QualifiedName:

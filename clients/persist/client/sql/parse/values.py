@@ -130,7 +130,7 @@ def options(tokens: Tokens, *, optional: bool = True) -> Mapping[str, str]:
     tokens.expect("(")
 
     def one() -> None:
-        name = tokens.optional_string() or "-".join(tokens.dotted(9, "an option"))
+        name = tokens.optional_string() or "-".join(tokens.dotted(9, "an option", reserved=True))
         tokens.word("=")
         found[name] = value(tokens)
 

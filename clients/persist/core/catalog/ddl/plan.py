@@ -43,7 +43,7 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import ROLE
 from persist.core.catalog.objects import RoleKey
 from persist.core.catalog.transaction import CatalogTransaction
-from persist.core.catalog.values import Id, ObjectType
+from persist.core.catalog.values import Id
 from persist.core.time.holds import check_created_and_held
 from persist.errors import InvalidArgument, UsageError
 
@@ -60,7 +60,7 @@ _GROUPS: Final[Mapping[type, Plans]] = {
     SetSystem: namespaces.set_system,
     CreateTable: creating.create_table,
     CreateSource: creating.create_source,
-    CreateSink: creating.create_sink,
+    CreateSink: holding.create_sink,
     Adopt: creating.adopt,
     CreateView: deriving.create_view,
     CreateMaterializedView: deriving.create_materialized_view,
@@ -169,14 +169,14 @@ def touched(view: CatalogView, statements: Iterable[Statement], session: Session
         match statement:
             case CreateMaterializedView() | CreateCursor():
                 found.update(_beneath(view, statement.reads, session))
-            case CreateIndex(on=on):
+            case CreateIndex(on=on) | CreateSink(on=on):
                 found.update(_beneath(view, (on,), session))
             case CreateHold(objects=objects, all_of=of):
                 found.update(_beneath(view, objects, session))
                 found.update(_inside(view, of))
             case AdvanceHold() | Acknowledge():
                 id = _moved(view, statement, session)
-                if id is not None and view.item(id).item_type in (ObjectType.HOLD, ObjectType.CURSOR):
+                if id is not None and view.is_held_by(id):
                     found.update((Id.parse(each), None) for each in view.hold(id).objects)
     return tuple(map(view.get, found))
 

@@ -243,8 +243,12 @@ class CatalogView:
 
     # ---- holds -------------------------------------------------------------------------------------------------------
 
+    def is_held_by(self, id: Id) -> bool:
+        """Whether it is a hold, or has one: as cursors and sinks do."""
+        return o.HoldKey(id) in self._objects[HOLD]
+
     def hold(self, id: Id) -> NamedHold:
-        """A hold, or that of a cursor. Its name is in full. Raises UnknownObject."""
+        """A hold, or that of a cursor or sink. Its name is in full. Raises UnknownObject."""
         row = self._objects[HOLD].get(o.HoldKey(id))
         if row is None:
             raise unknown("hold", str(id))

@@ -157,11 +157,14 @@ def cdc(text: str, feeds: str, **options: object) -> CreateSource:
 
 
 def test_variants_of_timelines(world: World) -> None:
-    """EpochMilliseconds for anything producing timestamps near wall-clock now.
-    Counter(struct) for Debezium consistency topics, with a struct to track broker/topic to tell apart different
+    """Variants of Timeline:
+    • EpochMilliseconds for anything producing timestamps near wall-clock now.
+    • Counter(struct) for Debezium consistency topics, with a struct to track broker/topic to tell apart different
     sources.
-    External(String) for CDCv2 sources with the source's name attached, making a CDCv2 source only joinable with itself.
-    User(String) for user-defined timelines by a name chosen by the user."""
+    • External(String) for CDCv2 sources with the source's name attached, making a CDCv2 source only joinable with
+    itself.
+    • User(String) for user-defined timelines by a name chosen by the user.
+    """
     world.run(source("clock", "a"))
     world.run(source("counter", "b", timeline="C.brokers/topic"))
     world.run(cdc("external", "c"))
@@ -316,7 +319,11 @@ def test_a_view_is_replaced_in_its_place(world: World) -> None:
 def test_queries_read_what_the_role_may_read(world: World) -> None:
     world.run(table("t"))
     world.run(CreateRole("alice"), Grant("C", ObjectType.SCHEMA, name("public"), ("alice",)))
-    for statement in (view("v", "t"), materialized("v", "t"), CreateSink(name("v"), name("t"), "files")):
+    for statement in (
+        view("v", "t"),
+        materialized("v", "t"),
+        CreateSink(name("v"), name("t"), "files", (("path", "x"),)),
+    ):
         with pytest.raises(PrivilegeMissing, match="SELECT"):
             world.run(statement, session=ALICE)
     world.run(Grant("r", ObjectType.TABLE, name("t"), ("alice",)))
@@ -335,7 +342,7 @@ def test_a_sink_is_on_something_stored(world: World) -> None:
     world.run(CreateSink(name("k"), name("t"), "files", (("path", "x"),)))
     assert world.get("k").options == (("path", "x"), ("type", "files"))
     with pytest.raises(InvalidArgument, match="what is stored"):
-        world.run(CreateSink(name("l"), name("mz_holds"), "files"))
+        world.run(CreateSink(name("l"), name("mz_holds"), "files", (("path", "x"),)))
 
 
 def test_names_taken_by_an_export_refuse_the_whole_source(world: World) -> None:

@@ -73,7 +73,7 @@ def test_what_can_be_held(world: World, on: str) -> None:
 
 def test_what_cannot_be_held(world: World) -> None:
     """It cannot exist on sinks or unmaterialized views."""
-    world.run(CreateSink(name("k"), name("t"), "files"))
+    world.run(CreateSink(name("k"), name("t"), "files", (("path", "x"),)))
     for on in ("v", "k", "mz_catalog.mz_holds"):
         with pytest.raises((InvalidArgument, PrivilegeMissing)):
             world.run(hold("h", on))
@@ -106,7 +106,8 @@ def granted(world: World, privileges: str, kind: ObjectType, on: str) -> None:
 
 
 def test_a_hold_is_made_where_the_role_may_create(world: World) -> None:
-    """The HOLD can be created in any schema on which the user has a CREATE privilege."""
+    """The HOLD can be created in any schema on which the user has a CREATE privilege (see (Alternatives)[#Alternatives]
+    for other takes on this)."""
     world.run(CreateRole("alice"))
     granted(world, "r", TABLE, "t")
     with pytest.raises(PrivilegeMissing, match="CREATE"):

@@ -75,8 +75,8 @@ def test_a_changed_system_collection_keeps_its_id(world: World) -> None:
 
 
 def test_mz_holds_has_the_columns_of_the_design(world: World) -> None:
-    """To monitor HOLDs, a new mz_catalog.mz_holds table will be maintained with structure: id text: the HOLD's id,
-    schema_id text, name text, at uint8: the HOLD's time."""
+    """To monitor HOLDs, a new mz_catalog.mz_holds table will be maintained with structure: • id text: the HOLD's
+    id • schema_id text • name text • at uint8: the HOLD's time"""
     world.run(table("t"))
     world.run(hold("h", "t"))
     schema = world.get("mz_catalog.mz_holds").schema
@@ -87,8 +87,8 @@ def test_mz_holds_has_the_columns_of_the_design(world: World) -> None:
 
 
 def test_mz_hold_objects_describes_what_belongs_to_a_hold(world: World) -> None:
-    """A mz_catalog.mz_hold_objects describes objects belonging to a HOLD: hold_id text: the HOLD's id, on_id text: the
-    object's id."""
+    """A mz_catalog.mz_hold_objects describes objects belonging to a HOLD • hold_id text: the HOLD's id • on_id text:
+    the object's id"""
     world.run(table("t"))
     world.run(table("u"))
     world.run(hold("h", "u", "t"))

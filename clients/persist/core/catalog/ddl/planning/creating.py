@@ -1,20 +1,19 @@
-"""CREATE TABLE, SOURCE and SINK; shards that exist become items, and cease to be."""
+"""CREATE TABLE and SOURCE; shards that exist become items, and cease to be."""
 
 from typing import Final
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl.described import DATABASE, SCHEMA, Described
 from persist.core.catalog.ddl.effects import Executed
-from persist.core.catalog.ddl.planning.context import RELATIONS, Planning
+from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.resolve import check_new_name
-from persist.core.catalog.ddl.statements import Adopt, CreateSink, CreateSource, CreateTable, Export, QualifiedName
+from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
 from persist.core.catalog.values import Id, ItemDetails, ItemOption, ObjectType, Retain
 from persist.core.ids import ShardId
 from persist.core.names import MODES, new_shard
 from persist.core.source.source_timeline import OwnTimeline, claims_epoch, source_timeline
-from persist.core.time.collections import timeline_context
 from persist.core.time.timeline import (
     EPOCH_MILLISECONDS,
     CounterTimeline,
@@ -110,22 +109,6 @@ def timeline_of_source(statement: CreateSource, id: Id) -> tuple[OwnTimeline, Ti
         named = statement.timeline.removeprefix("U.")
     epoch = True if claim is not None and claim.lower() == "true" else claim
     return own, source_timeline(own, timeline=named, epoch_ms_timeline=epoch)
-
-
-def create_sink(it: Planning, statement: CreateSink) -> Executed:
-    """CREATE SINK: rows of an item that go on into something outside."""
-    tag, name = "CREATE SINK", statement.name
-    schema = it.place(name)
-    if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
-        return skipped(tag, there)
-    it.check_free(schema, name)
-    on = it.readable(statement.on)
-    if on.kind not in RELATIONS or not it.view.collections([on.id]):
-        raise InvalidArgument("a sink is fed from what is stored", kind=on.kind.words, name=str(on.name))
-    timeline_context(it.view.timed(), [str(on.id)])
-    details = ItemDetails(depends_on=(on.id,), options=options(*statement.options, ("type", statement.type)))
-    made = it.new_item(name, schema, ObjectType.SINK, details, sql=statement.sql)
-    return Executed(tag, made.id, str(made.name))
 
 
 def adopt(it: Planning, statement: Adopt) -> Executed:

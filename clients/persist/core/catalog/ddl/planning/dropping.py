@@ -112,7 +112,7 @@ def forget_items(it: Planning, ids: Iterable[Id], *, left: Collection[Id] = ()) 
     """Delete items with all that is kept of them; their shards are to be finalized, but those of ``left``."""
     gone = {id: it.view.get(id) for id in ids}
     for id, each in gone.items():
-        if each.kind in (ObjectType.HOLD, ObjectType.CURSOR):
+        if it.view.is_held_by(id):
             it.changed.update(dict.fromkeys(map(Id.parse, it.view.hold(id).objects)))
             it.held.pop(id, None)
         elif each.data is not None:

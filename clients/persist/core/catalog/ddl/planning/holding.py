@@ -1,4 +1,4 @@
-"""CREATE HOLD and CURSOR, ALTER HOLD ADVANCE, ACKNOWLEDGE: what keeps collections readable.
+"""CREATE HOLD, CURSOR and SINK, ALTER HOLD ADVANCE, ACKNOWLEDGE: what keeps collections readable.
 
 What may be held and which times is decided by ``core.time.holds``. Source: design document 5; collections: the hold,
 cursors.
@@ -10,18 +10,28 @@ from dataclasses import replace
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.effects import Executed, Held
-from persist.core.catalog.ddl.planning.context import COLLECTIONS, Planning
-from persist.core.catalog.ddl.planning.creating import skipped
+from persist.core.catalog.ddl.planning.context import COLLECTIONS, RELATIONS, Planning
+from persist.core.catalog.ddl.planning.creating import options, skipped
 from persist.core.catalog.ddl.planning.deriving import context_of, inputs_of, may_use_clusters
 from persist.core.catalog.ddl.resolve import databases
-from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, CreateCursor, CreateHold, QualifiedName
+from persist.core.catalog.ddl.statements import (
+    Acknowledge,
+    AdvanceHold,
+    CreateCursor,
+    CreateHold,
+    CreateSink,
+    QualifiedName,
+)
+from persist.core.catalog.ddl.targets import check_target
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import CURSOR, HOLD
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Space
 from persist.core.frontier import Antichain
+from persist.core.time.collections import timeline_read_in
 from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Advance, Holds
+from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, NotReadable, UsageError
 
 CLUSTERED = frozenset({ObjectType.INDEX, ObjectType.MATERIALIZED_VIEW})
@@ -99,6 +109,38 @@ def create_cursor(it: Planning, statement: CreateCursor) -> Executed:
     return Executed(tag, id, full)
 
 
+def create_sink(it: Planning, statement: CreateSink) -> Executed:
+    """CREATE SINK: a position in the changes of an item, as a cursor's, and where they are to be delivered.
+
+    Its hold may fall behind as far as any hold may: nobody has to be there when it is made.
+    """
+    tag, name = "CREATE SINK", statement.name
+    schema = it.place(name)
+    if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
+        return skipped(tag, there)
+    it.check_free(schema, name)
+    check_target(statement.type, dict(statement.options))
+    on = it.readable(statement.on)
+    if on.kind not in RELATIONS or on.data is None:
+        raise InvalidArgument(
+            "a sink is fed from what is stored",
+            hint="name a table, what a source feeds, or a materialized view",
+            kind=on.kind.words,
+            name=str(on.name),
+        )
+    timeline = timeline_read_in(context_of(it, [on])) or EPOCH_MILLISECONDS
+    id = it.new_id()
+    full = _new_name(it, schema, name)
+    holds = _holds(it, [on.id])
+    lag = holds.rules.lag_most(timeline)
+    hold = holds.create(id=str(id), name=full, objects=[str(on.id)], now_ms=it.now_ms, max_lag=lag).get(full)
+    details = ItemDetails(depends_on=(on.id,), options=options(*statement.options, ("type", statement.type)))
+    it.new_item(name, schema, ObjectType.SINK, details, sql=statement.sql, id=id)
+    it.put(CURSOR, o.CursorKey(id), o.Cursor())
+    _write(it, id, hold)
+    return Executed(tag, id, full)
+
+
 def advance(it: Planning, statement: AdvanceHold) -> Executed:
     """ALTER HOLD ADVANCE [TO time]."""
     found = it.owned(statement.name, ObjectType.HOLD)
@@ -127,7 +169,9 @@ def meant(view: CatalogView, statement: AdvanceHold | Acknowledge) -> QualifiedN
 def acknowledge(it: Planning, statement: Acknowledge) -> Executed:
     """ACKNOWLEDGE: times before ``to`` were taken over. The hold goes to the last of them, and never back."""
     tag = "ACKNOWLEDGE"
-    found = it.owned(meant(it.view, statement), ObjectType.CURSOR)
+    name = meant(it.view, statement)
+    is_sink = it.item(name).kind is ObjectType.SINK
+    found = it.owned(name, ObjectType.SINK if is_sink else ObjectType.CURSOR)
     hold = it.view.hold(found.id)
     hold.check_active()
     known = it.view.acknowledged(found.id)
@@ -138,7 +182,7 @@ def acknowledge(it: Planning, statement: Acknowledge) -> Executed:
     moved = _of(it, hold).advance(hold.name, to=to, now_ms=it.now_ms).get(hold.name)
     it.put(CURSOR, o.CursorKey(found.id), o.Cursor(statement.to))
     _write(it, found.id, moved)
-    it.altered(ObjectType.CURSOR, found.id, hold.name, "acknowledged", known, statement.to)
+    it.altered(found.kind, found.id, hold.name, "acknowledged", known, statement.to)
     return Executed(tag, found.id, hold.name)
 
 

@@ -1,0 +1,1 @@
+"""``persist sink``: deliver what sinks of an environment name."""
