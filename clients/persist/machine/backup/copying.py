@@ -176,6 +176,11 @@ async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], roo
         finally:
             room.release()
 
+    def ended(task: asyncio.Task[None]) -> None:
+        working.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: the first one is raised below
+
     try:
         for item in items:
             await room.acquire()
@@ -184,7 +189,7 @@ async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], roo
                 break
             task = asyncio.ensure_future(at_work(item))
             working.add(task)
-            task.add_done_callback(working.discard)
+            task.add_done_callback(ended)
             # SUBTLE: it begins now, so that it gives its room back also when it is cancelled.
             await asyncio.sleep(0)
         while working and not failed:
