@@ -215,7 +215,8 @@ def _durable(endpoint: str, state: str) -> Check:
 def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float) -> Iterator[Check]:
     """Reads go through, rollups are written, and no shard was written in this machine's future."""
     runtime: Runtime = system()
-    walltimes, failures, behind = [], {}, {}
+    walltimes, failures = [], {}
+    behind: dict[str, int] = {}
     try:
         with target.open(settings, begin=True) as client:
             for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False):
@@ -225,7 +226,7 @@ def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float
                     failures[shard] = error.message
                     continue
                 walltimes.append(int(state.get("walltime_ms", 0)))
-                behind[shard] = int(state["seqno"]) - max(map(int, state["rollups"]), default=0)
+                behind[str(shard)] = int(state["seqno"]) - max(map(int, state["rollups"]), default=0)
     except VersionMismatch as error:
         yield Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
         return
