@@ -4,7 +4,7 @@ What is staged is in memory, of the server that leads: with it, and after a whil
 forgotten, and sent again. Source: protos/persist/v1/catalog.proto, StageChanges; reliability.md section 5, sizes.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -24,6 +24,8 @@ STAGES_MAX: Final = 4
 """Of one session."""
 ALL_BYTES_MAX: Final = 128 << 20
 """Of all stages of a server."""
+IDLE_SECONDS: Final = 10.0
+"""A stage that gets nothing new for so long, or falls so far behind its pace, makes room for others."""
 _RETRY_MS: Final = 1_000
 
 
@@ -34,12 +36,16 @@ Data: TypeAlias = bytes
 class Stage:
     """What came of one transaction so far, by offsets; ``next`` is the offset of what is to come.
 
+    ``used``: when it was last asked for; ``moved``: when it last got something new.
+
     Pieces are bytes, of which is kept what counts: parsed, many small elements take twenty times as much.
     """
 
     elements: int
     bytes: int
     used: float
+    begun: float = 0.0
+    moved: float = 0.0
     next: int = 0
     came: int = 0
     pieces: dict[int, Data] = field(default_factory=dict)
@@ -77,7 +83,8 @@ class Stages:
             if piece.offset:
                 raise _forgotten(stage_id)
             stage = self._begin(session_id, elements, piece.bytes)
-        _take(stage, piece, elements)
+        if _take(stage, piece, elements):
+            stage.moved = self._runtime.monotonic()
         # What is refused reserves nothing, and keeps nothing from being forgotten.
         self._open[at] = stage
         self._open.move_to_end(at)
@@ -108,11 +115,45 @@ class Stages:
                 elements=elements, elements_limit=ELEMENTS_MAX, bytes=size, limit=BYTES_MAX,
             )  # fmt: skip
         own = [stage.bytes for (of, _), stage in self._open.items() if of == session_id]
-        if len(own) >= STAGES_MAX or sum(own) + size > BYTES_MAX or self.reserved + size > ALL_BYTES_MAX:
+        fits = len(own) < STAGES_MAX and sum(own) + size <= BYTES_MAX
+        if not fits or not self._make_room(session_id, sum(own) + size, size):
             raise Overloaded(
                 "too much is staged", hint="commit what is, or ask later", retry_after_ms=_RETRY_MS, bytes=size
             )
-        return Stage(elements, size, self._runtime.monotonic())
+        now = self._runtime.monotonic()
+        return Stage(elements, size, now, begun=now, moved=now)
+
+    def holds(self, session_id: str) -> bool:
+        """Whether anything of a session is staged."""
+        return any(of == session_id for of, _ in self._open)
+
+    def _make_room(self, session_id: str, share: int, size: int) -> bool:
+        """Whether so much can be reserved. Forgets for it what stands still, of sessions with no less than ``share``.
+
+        Their clients send it again, as after a minute.
+        """
+        room = ALL_BYTES_MAX - self.reserved
+        held: Counter[str] = Counter()
+        for (of, _), stage in self._open.items():
+            held[of] += stage.bytes
+        gone = []
+        for at, stage in self._open.items():
+            if room >= size:
+                break
+            if at[0] != session_id and held[at[0]] >= share and self._stands_still(stage):
+                room += stage.bytes
+                held[at[0]] -= stage.bytes
+                gone.append(at)
+        if room < size:
+            return False
+        for at in gone:
+            del self._open[at]
+        return True
+
+    def _stands_still(self, stage: Stage) -> bool:
+        now = self._runtime.monotonic()
+        due = stage.bytes * max(0.0, now - stage.begun - IDLE_SECONDS) / self.lease
+        return now - stage.moved >= IDLE_SECONDS or stage.came < due
 
     def _sweep(self) -> None:
         until = self._runtime.monotonic() - self.lease
@@ -134,7 +175,8 @@ class Stages:
             self._sweeping = False
 
 
-def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
+def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> bool:
+    """Whether the piece was new."""
     count, size = elements_of(piece), bytes_of(piece)
     if (elements, piece.bytes) != (stage.elements, stage.bytes) or not count:
         raise InvalidArgument("a piece of another stage", hint="all pieces say how much there is, and bring some of it")
@@ -146,7 +188,7 @@ def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
             raise InvalidArgument(
                 "another piece was here", hint="give each stage an id of its own", offset=piece.offset
             )
-        return
+        return False
     if piece.offset != stage.next:
         raise InvalidArgument(
             "pieces come one after the other", hint="go on at the next offset", offset=piece.offset, next=stage.next
@@ -156,6 +198,7 @@ def _take(stage: Stage, piece: pb.StageChangesRequest, elements: int) -> None:
     stage.pieces[piece.offset] = data
     stage.next += count
     stage.came += size
+    return True
 
 
 def _forgotten(stage_id: bytes) -> LeaseExpired:

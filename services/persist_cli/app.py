@@ -62,9 +62,8 @@ class _Root(TyperGroup):
 app = App(
     name="persist",
     cls=_Root,
-    help="Durable, definite time-varying collections: run the services, look into shards, find out what is wrong.",
-    epilog="Exit codes: 0 done; 1 failed; 2 wrong usage, nothing happened; 3 it happened, or a part of it: standard"
-    " error says what; 78 refused.",
+    help="Durable, definite time-varying collections: run services, look into shards, mend. "
+    "Exits with 0 done, 1 failed, 2 wrong usage, 3 done in part, 78 refused.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,6 +1,7 @@
 """``persist backup``: create, list, verify, restore."""
 
-from typing import Annotated
+import dataclasses
+from typing import Annotated, Final
 
 import typer
 
@@ -10,6 +11,9 @@ from persist_cli.options import LocationTarget, Report, Run, Where
 from persist_cli.output import Effect
 
 app = App(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
+
+_KEPT_BYTES: Final = 16 << 20
+"""Of shards that a backup has looked at."""
 
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="Where backups lie: a directory, or file:/dir, s3://bucket/prefix.")
@@ -42,6 +46,8 @@ def create(
     """
     target = at.stores("persist backup create")
     settings = run.settings()
+    # Each shard is looked at once: what is kept of those that are done would be all that grows with their number.
+    settings = dataclasses.replace(settings, shard_cache_bytes=min(settings.shard_cache_bytes, _KEPT_BYTES))
     from persist_cli.admin import administration as machine
     from persist_cli.backup import work as backup_work
 

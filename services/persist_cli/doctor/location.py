@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
@@ -37,6 +37,8 @@ SERVICES: Final = ("persist.v1.PersistShard",)
 DURABLE: Final = "persist.durable"
 SKEW_MS_MAX: Final = 1_000
 SHARDS_LOOKED_AT: Final = 100
+ROLLUPS_MISSED: Final = 4
+"""So many rollups that were due and are not there are no rollup under way."""
 
 
 def location(target: LocationTarget, settings: Settings, timeout: float, *, typed: bool = True) -> Iterator[Check]:
@@ -61,7 +63,7 @@ def location(target: LocationTarget, settings: Settings, timeout: float, *, type
         yield from stores
         if all(check.state != BAD for check in stores):
             yield asyncio.run(_parts(target, settings, timeout))
-    yield _shards_and_clock(target, settings, timeout)
+    yield from _shards_and_clock(target, settings, timeout)
 
 
 async def _stores(target: LocationTarget, settings: Settings, timeout: float) -> list[Check]:
@@ -210,32 +212,57 @@ def _durable(endpoint: str, state: str) -> Check:
     return Check(f"durability {endpoint}", WARN, f"{DURABLE} is {state}", step)
 
 
-def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float) -> Check:
-    """Reads go through, and no shard was written in this machine's future."""
+def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float) -> Iterator[Check]:
+    """Reads go through, rollups are written, and no shard was written in this machine's future."""
     runtime: Runtime = system()
     walltimes, failures = [], {}
+    behind: dict[str, int] = {}
     try:
         with target.open(settings, begin=True) as client:
             for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False):
                 try:
-                    walltimes.append(int(client.inspect(shard, timeout=timeout).get("walltime_ms", 0)))
+                    state = client.inspect(shard, timeout=timeout)
                 except CorruptData as error:
                     failures[shard] = error.message
+                    continue
+                walltimes.append(int(state.get("walltime_ms", 0)))
+                behind[str(shard)] = int(state["seqno"]) - max(map(int, state["rollups"]), default=0)
     except VersionMismatch as error:
-        return Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
+        yield Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
+        return
     except PersistError as error:
-        return Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
+        yield Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
+        return
+    yield from _rollups(behind, settings)
     for shard, why in failures.items():
         found = f"{len(failures)} of {len(failures) + len(walltimes)} shards cannot be read, {shard} among them: {why}"
-        return Check("shards", BAD, found, next_step.check(shard).line(target.words))
+        yield Check("shards", BAD, found, next_step.check(shard).line(target.words))
+        return
     ahead_ms = max(walltimes, default=0) - runtime.now_ms()
     if ahead_ms > SKEW_MS_MAX:
         step = "set the clocks of all machines by NTP: leases are measured by them"
-        return Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
+        yield Check("clock", WARN, f"a shard was written {ahead_ms:,} ms in the future", step)
+        return
     found = f"{len(walltimes)} shards read, none written in the future"
     if target.endpoint is not None:
         found += "; their parts are looked at where the stores are named, not through a server"
-    return Check("shards and clock", OK, found)
+    yield Check("shards and clock", OK, found)
+
+
+def _rollups(behind: Mapping[str, int], settings: Settings) -> Iterator[Check]:
+    """Whether rollups are written; nothing to say where they are. ``behind``: commits since the newest, by shard."""
+    late = {shard: commits for shard, commits in behind.items() if commits > ROLLUPS_MISSED * settings.rollup_every}
+    if not late:
+        return
+    shard, commits = max(late.items(), key=lambda each: each[1])
+    found = (
+        f"{len(late)} of {len(behind)} shards lack theirs: {shard} has none of its last {commits:,} commits, and one is"
+        f" due every {settings.rollup_every:,}; opening takes longer each time, and nothing is collected"
+    )
+    step = (
+        "is Blob full, or read-only? What wrote says why: «maintenance failed» in the logs of its servers and programs"
+    )
+    yield Check("rollups", BAD, found, step)
 
 
 async def _parts(target: LocationTarget, settings: Settings, timeout: float) -> Check:

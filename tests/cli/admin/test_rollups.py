@@ -1,12 +1,16 @@
 """A damaged newest rollup is written again from an older one, where that and the diffs are there."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from cli.admin.damaged import BAD, diffs, flip, grow, hold, rollups
+from cli.admin.damaged import BAD, GOOD, PLAIN, SCHEMA, diffs, flip, grow, hold, rollups
+
+import persist as library
 
 Persist = Callable[..., Any]
 
@@ -57,3 +61,24 @@ def test_newest_rollup_without_what_it_follows_from_is_beyond_repair(persist: Pe
             damage(seqno)
     done = persist("admin", "repair", "--shard", BAD, "--location", held, "--commit", "--json")
     assert (done.code, done.json["rollups"], len(done.json["beyond_repair"])) == (1, [], 1)
+
+
+def test_doctor_says_that_rollups_are_not_written_while_appends_go_on(persist: Persist, tmp_path: Path):
+    """As with a full Blob: what is small goes into Consensus, and what makes that small again does not come."""
+    location = tmp_path / "location"
+    grow(location, GOOD)
+    # A writer that makes none, as one that cannot.
+    settings = dataclasses.replace(PLAIN, inline_part_bytes_max=4096, rollup_every=10**6)
+    with library.embedded(location, settings=settings) as client:
+        writer = client.open_writer(BAD, schema=SCHEMA)
+        for ts in range(40):
+            rows = pa.table({"id": [ts], "name": ["ada"], "ts": pa.array([ts], pa.uint64()), "diff": [1]})
+            writer.append(rows, ts + 1)
+    done = persist("doctor", "--location", location, "--json", PERSIST_ROLLUP_EVERY="4")
+    [told] = [each for each in done.json if each["check"] == "rollups"]
+    assert done.code == 1
+    assert told["found"].startswith(f"1 of 2 shards lack theirs: {BAD} has none of its last ")
+    assert "is Blob full" in told["next_step"]
+    assert persist("admin", "gc", "--shard", BAD, "--location", location, "--commit").code == 0
+    healed = persist("doctor", "--location", location, "--json", PERSIST_ROLLUP_EVERY="4")
+    assert not [each for each in healed.json if each["check"] == "rollups"]

@@ -83,6 +83,40 @@ async def test_one_caller_and_all_of_them_are_bounded():
     it.add("c", piece(0, size=limits.BYTES_MAX))
 
 
+async def test_sessions_that_reserve_everything_and_send_next_to_nothing_make_room_for_others():
+    """Also where they send a little, or the same again, to look alive."""
+    clock = Hasty()
+    it = stages(clock)
+    for hog in ("a", "b"):
+        it.add(hog, piece(0, 1, elements=1_000, size=limits.BYTES_MAX))
+    with pytest.raises(Overloaded):
+        it.add("c", piece(0))
+    for offset in range(1, 4):
+        clock.seconds += limits.IDLE_SECONDS * 0.9
+        it.add("a", piece(offset, 1, elements=1_000, size=limits.BYTES_MAX))
+        it.add("b", piece(0, 1, elements=1_000, size=limits.BYTES_MAX))
+    assert it.add("c", piece(0)) == 2
+    assert it.reserved <= limits.ALL_BYTES_MAX
+    assert sum(it.holds(hog) for hog in ("a", "b")) == 1
+    [gone] = [hog for hog in ("a", "b") if not it.holds(hog)]
+    with pytest.raises(LeaseExpired):
+        it.add(gone, piece(1, 1, elements=1_000, size=limits.BYTES_MAX))
+
+
+async def test_session_takes_no_room_from_those_that_hold_less_or_go_on():
+    clock = Hasty()
+    it = stages(clock)
+    it.add("small", piece(0))
+    it.add("a", piece(0, size=limits.BYTES_MAX))
+    it.add("b", piece(0, size=limits.ALL_BYTES_MAX - limits.BYTES_MAX - 1_000))
+    clock.seconds += limits.IDLE_SECONDS / 2
+    it.add("a", piece(2, size=limits.BYTES_MAX))
+    clock.seconds += limits.IDLE_SECONDS * 0.4
+    with pytest.raises(Overloaded):
+        it.add("c", piece(0, size=limits.BYTES_MAX))
+    assert (it.holds("small"), it.holds("a")) == (True, True)
+
+
 async def test_what_was_abandoned_is_forgotten_even_if_nobody_asks_for_anything():
     clock, tasks = Hasty(), Tasks()
     it = Stages(runtime=clock, tasks=tasks)

@@ -159,20 +159,48 @@ class Copier:
 
 
 async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], room: asyncio.Semaphore) -> None:
-    """Do some work on each item, as many at once as there is room for. When one fails the others end first."""
+    """Do some work on each item, as many at once as there is room for. When one fails the others end first.
 
-    async def in_room(item: T) -> None:
-        async with room:
+    Memory: of those at work. An item that waits for room is not begun.
+    """
+    working: set[asyncio.Task[None]] = set()
+    failed: list[BaseException] = []
+
+    async def at_work(item: T) -> None:
+        try:
             await work(item)
+        except BaseException as error:
+            # Before there is room again: nothing more is begun then.
+            failed.append(error)
+            raise
+        finally:
+            room.release()
 
-    tasks = [asyncio.ensure_future(in_room(item)) for item in items]
+    def ended(task: asyncio.Task[None]) -> None:
+        working.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: the first one is raised below
+
     try:
-        for task in tasks:
-            await task
+        for item in items:
+            await room.acquire()
+            if failed:
+                room.release()
+                break
+            task = asyncio.ensure_future(at_work(item))
+            working.add(task)
+            task.add_done_callback(ended)
+            # SUBTLE: it begins now, so that it gives its room back also when it is cancelled.
+            await asyncio.sleep(0)
+        while working and not failed:
+            await asyncio.wait(set(working), return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks:
+        left = set(working)
+        for task in left:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
+    if failed:
+        raise failed[0]
 
 
 def parts_of(state: State) -> list[Part]:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from persist.core.data.encoding import encode, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
@@ -74,10 +75,8 @@ class Fingerprint:
 
 def values_of(encoded: pa.LargeBinaryArray) -> memoryview:
     """All values of an array that begins at its buffers' beginning, one behind the other."""
-    if not len(encoded):
-        return memoryview(b"")
-    offsets, data = encoded.buffers()[1:]
-    size = int.from_bytes(memoryview(offsets)[8 * len(encoded) :][:8], "little")
+    data = encoded.buffers()[2]
+    size = int(pc.sum(pc.binary_length(encoded)).as_py() or 0)
     return memoryview(data)[:size] if data is not None else memoryview(b"")
 
 
