@@ -20,7 +20,7 @@ from soak.support import FULL, LIMIT_SECONDS, pick
 from persist import aio
 
 CLIENTS, SHARDS = 6, 24
-EACH = pick(20, 250)
+EACH = pick(20, 150)
 ROUNDS = pick(1, 3)
 COMMITS, CONFLICTS = "persist_lane_commits_total", "persist_commit_conflicts_total"
 
