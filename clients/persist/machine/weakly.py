@@ -1,4 +1,4 @@
-"""Methods given to what their object owns, without a cycle of references: the object goes when its owner lets it go."""
+"""Methods given to what their object owns, without a cycle of references: the object goes with the last one to it."""
 
 import weakref
 from collections.abc import Callable
@@ -14,7 +14,7 @@ def weakly(method: Callable[P, T]) -> Callable[P, T]:
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         found = reference()
-        assert found is not None, "its object was let go while it was called"
+        assert found is not None, "its object is there while it is called"
         result: T = found(*args, **kwargs)
         return result
 
