@@ -47,7 +47,7 @@ class Settings:
     """A claim on a compaction this old counts as abandoned."""
     compaction_round_ms: int = 60_000
     """PersistCompaction looks at every shard once in so long, beside those it is notified of; at one where it finds
-    nothing again and again, once in up to 16 times as long."""
+    nothing again and again, once in up to 64 times as long."""
     reclaim_bytes: int = 64 << 20
     """Bytes that compaction replaced after which a rollup is written at once, so that they can be deleted. At least
     sixteen times the state's own bytes, as a rollup writes those."""

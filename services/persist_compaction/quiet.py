@@ -16,7 +16,7 @@ from persist.machine.parts.place import Place
 from persist.machine.shards import Shards
 from persist.retry.counts import Counts
 
-ROUNDS_MAX: Final = 16
+ROUNDS_MAX: Final = 64
 """A quiet shard is looked at in one of so many rounds."""
 
 

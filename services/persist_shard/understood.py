@@ -5,10 +5,12 @@ from typing import Final
 from google.protobuf.message import Message
 
 from persist.core.ids import ShardId
+from persist.core.shard.batch import HollowBatch
 from persist.core.shard.commands import Command
 from persist.runtime import Runtime
 from persist.typed import AnyOutcome
 from persist.wire.rpc import command_of
+from persist.wire.shard.batch import batch_to_proto
 
 ON_LOOP_BYTES_MAX: Final = 64 << 10
 """A request of so many bytes is understood in a few milliseconds."""
@@ -18,4 +20,14 @@ async def understood(request: Message, runtime: Runtime) -> tuple[ShardId, Comma
     """The shard and the command. Raises InvalidArgument, InvalidId, as ``command_of`` does."""
     if request.ByteSize() <= ON_LOOP_BYTES_MAX:
         return command_of(request)
-    return await runtime.offload(command_of, request)
+    return await runtime.offload(_understood, request)
+
+
+def _understood(request: Message) -> tuple[ShardId, Command[AnyOutcome]]:
+    shard, command = command_of(request)
+    for name in ("batch", "output"):
+        batch = getattr(command, name, None)
+        if isinstance(batch, HollowBatch):
+            # Its message stays with it, and is what the commit writes.
+            batch_to_proto(batch)
+    return shard, command

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
+import weakref
 from dataclasses import replace
 
 from client.support import SCHEMA, Place, client_of, memory_place, table
@@ -100,3 +101,22 @@ async def test_shards_at_work_are_kept_and_the_others_are_read_again():
     with contextlib.suppress(asyncio.CancelledError):
         await watching
     await shards.close()
+
+
+async def test_what_is_forgotten_goes_at_once_without_a_search_for_cycles():
+    place = memory_place()
+    shards = await filled(place, 6)
+    reader = reading(place, replace(QUIET, shard_cache_bytes=1))
+    gc.collect()
+    gc.disable()
+    try:
+        known = []
+        for shard in shards:
+            await reader.open(shard, create=False, timeout=60)
+            await reader.apply(shard, empty_append(BATCHES, BATCHES + 1), timeout=60)
+            known.append(weakref.ref(reader._shards.peek(shard).applier))
+            await asyncio.sleep(0)
+        assert [each() is None for each in known[:-1]] == [True] * (len(shards) - 1)
+    finally:
+        gc.enable()
+    await reader.close()

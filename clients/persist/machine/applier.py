@@ -28,6 +28,7 @@ from persist.errors import (
 from persist.machine.rounds import Rounds
 from persist.machine.unforeseen import Unforeseen
 from persist.machine.versions import Version, Versions
+from persist.machine.weakly import weakly
 from persist.retry.attempts import Attempts, unsure
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
@@ -100,7 +101,9 @@ class Applier:
         self._version: Version | None = None
         self._moved = asyncio.Event()
         # Who asks again would load all of it again: a large state would never be there.
-        self._rounds = Rounds(self._look, runtime, lasts=lambda: self._version is None)
+        # SUBTLE: by weak references, as are calls after commits. What is forgotten of a shard must go at once: servers
+        # look for cycles next to never.
+        self._rounds = Rounds(weakly(self._look), runtime, lasts=weakly(self._is_unknown))
 
     @property
     def cached(self) -> State | None:
@@ -128,6 +131,9 @@ class Applier:
         if found is None:
             raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
         return found.state
+
+    def _is_unknown(self) -> bool:
+        return self._version is None
 
     async def _look(self, deadline: Deadline) -> Version | None:
         known = self._version

@@ -112,7 +112,7 @@ class LocalShards:
         self._counts = counts
         bytes_max = self._settings.written_cache_bytes if self._settings.compaction else 0
         self._written = WrittenParts(bytes_max, history=lambda: self._versions.taken)
-        self._blob = NotingWritten(self._versions.blob, self._written)
+        self._versions.blob = self._blob = NotingWritten(self._versions.blob, self._written)
         self._intake = Intake(self._blob, self._written, settings=self._settings, runtime=self._runtime, counts=counts)
         self._tasks = Tasks(counts)
         self._hints = Hints()
@@ -299,7 +299,7 @@ class LocalShards:
         from persist.machine.compaction.runner import CompactionRunner
         from persist.machine.compaction.scheduler import CompactionScheduler
 
-        blob = ReadingWritten(self._versions.blob, self._written)
+        blob = ReadingWritten(self._blob, self._written)
         place = PlaceOf(blob, self._settings, self._runtime, self.attempts)
         carrier = CompactionRunner(self, self, Compactor(self, place, counts=self._counts), owners, counts=self._counts)
         return CompactionScheduler(carrier, settings=self._settings, runtime=self._runtime, counts=self._counts)

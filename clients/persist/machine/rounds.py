@@ -1,7 +1,7 @@
 """Questions to a store that many ask at the same time: one answer for all that asked before it was begun.
 
 Who asks while an answer is under way waits for the next one: what was begun before shows what was true before. An
-answer that takes longer than anybody waits is got all the same where the next one would have to begin where it began.
+answer that takes longer than its callers wait is got all the same where the next one would begin where it began.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ import persist
 from persist import aio
 from persist.client.shard.location import Location
 from persist.machine.local_shards import LocalShards
-from persist.machine.parts.written import ITEM_BYTES_MAX, ReadingWritten, WrittenParts
+from persist.machine.parts.written import ITEM_BYTES_MAX, NotingWritten, ReadingWritten, WrittenParts
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob
@@ -120,3 +120,16 @@ async def test_a_range_of_what_was_written_is_what_the_store_would_return():
         wanted = await store.get(key, byte_range=byte_range, timeout=10)
         await store.delete(key, timeout=10)
         assert await reading.get(key, byte_range=byte_range, timeout=10) == wanted
+
+
+async def test_what_is_deleted_is_not_remembered():
+    written, runtime = WrittenParts(100, history=lambda: 0), system()
+    store = open_blob(f"mem:{runtime.random_bytes(8).hex()}", settings=Settings(), runtime=runtime)
+    noting, shard = NotingWritten(store, written), new_shard()
+    keys = [f"{shard}/n1-{'a' * 32}/p{number:032x}" for number in range(3)]
+    for key in keys:
+        await noting.set(key, b"rows", timeout=10)
+    await noting.delete(keys[0], timeout=10)
+    await noting.delete_many(keys[1:2], timeout=10)
+    assert [written.size_of(key) for key in keys] == [None, None, 4]
+    assert [written.bytes_of(key) for key in keys] == [None, None, b"rows"]

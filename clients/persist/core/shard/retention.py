@@ -32,7 +32,7 @@ def rollup_due(state: State, seqno: int, every: int) -> bool:
     """The newest rollup lies ``every`` seqnos before ``seqno`` or more; that of many parts further.
 
     A rollup writes all of the state: written after a number of commits that grows with it, it costs each of them the
-    same. Whoever opens the shard reads as many diffs more.
+    same. A process that opens the shard reads as many diffs more.
     """
     further = min(state.trace.parts // PARTS_PER_COMMIT, ROLLUP_EVERY_MAX)
     return seqno - max(state.rollups, default=0) >= max(every, further)

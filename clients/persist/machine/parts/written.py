@@ -5,7 +5,7 @@ rows, or checks a location, asks the store. All of it can be lost at any time. S
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
 
 from persist.storage.ports import Blob, Finding
@@ -47,6 +47,12 @@ class WrittenParts:
         self._total += len(value)
         while self._total > self._bytes_max:
             self._total -= len(self._bytes.popitem(last=False)[1])
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """The store may not have them any more."""
+        for key in keys:
+            self._sizes.pop(key, None)
+            self._total -= len(self._bytes.pop(key, b""))
 
     def bytes_of(self, key: str) -> bytes | None:
         """What was stored under this key; None: not known here."""
@@ -123,6 +129,16 @@ class NotingWritten(_Passing):
         history = self._written.history
         await super().set(key, value, timeout=timeout)
         self._written.note(key, value, history)
+
+    async def delete(self, key: str, *, timeout: float) -> int | None:
+        """The size of what went."""
+        self._written.forget((key,))
+        return await super().delete(key, timeout=timeout)
+
+    async def delete_many(self, keys: Sequence[str], *, timeout: float) -> None:
+        """All of them go."""
+        self._written.forget(keys)
+        await super().delete_many(keys, timeout=timeout)
 
 
 class ReadingWritten(NotingWritten):

@@ -20,6 +20,7 @@ from persist.machine.applier import Applier
 from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
 from persist.machine.versions import Versions
+from persist.machine.weakly import weakly
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
@@ -76,7 +77,7 @@ class Maintenance:
         self._look: asyncio.TimerHandle | None = None
         self._look_seconds = 0.0
         self._closed = False
-        applier.on_commit = self.after_commit
+        applier.on_commit = weakly(self.after_commit)
 
     @property
     def idle(self) -> bool:
