@@ -17,6 +17,7 @@ from persist import InvalidArgument, InvalidBounds, NotReadable, SchemaMismatch,
 from persist.core.catalog.ddl.statements import CreateTable, QualifiedName
 from persist.core.catalog.values import Retain
 from pyspark_persist import PersistTable
+from pyspark_persist.change.running import How
 
 FIRST = [(1, "a", 1), (2, "b", None), (2, "b", None), (3, None, 5), (4, "d", -7), (None, "e", 3)]
 
@@ -176,6 +177,38 @@ def test_change_that_is_refused_changes_nothing(held: Held, place: int) -> None:
         change(held.table, held.frame((1, "x", 1)))
     assert refused.value.hint or refused.value.details
     assert held.kept() == before
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "readAt": [{"readAt": -1}, {"readAt": "10"}, {"readAt": True}, {"readAt": 9}, {"readAt": 11}],
+    "onConflict": [{"onConflict": "no"}, {"onConflict": None}],
+    "commitTime": [{"commitTime": -4}, {"commitTime": "x"}, {"commitTime": 10}],
+    "txnAppId": [{"txnAppId": "app"}, {"txnAppId": "", "txnVersion": 1}],
+    "txnVersion": [{"txnVersion": 3}, {"txnVersion": -1, "txnAppId": "app"}, {"txnVersion": "x", "txnAppId": "app"}],
+    "txnNewSince": [{"txnNewSince": 3}, {"txnNewSince": "x", "txnAppId": "app", "txnVersion": 1}],
+    "userMetadata": [{"userMetadata": "x"}, {"userMetadata": "x" * 65_537}],
+}
+"""For each option of a change what refuses it."""
+CHANGES: dict[str, Callable[[PersistTable, Any, dict[str, Any]], object]] = {
+    "delete": lambda table, df, how: table.delete("id < 3", **how),
+    "update": lambda table, df, how: table.update({"n": 1}, **how),
+    "merge": lambda table, df, how: table.merge(df, "id").whenMatchedUpdateAll().execute(**how),
+    "overwrite": lambda table, df, how: table.overwrite(df, **how),
+    "restore": lambda table, df, how: table.restore(5, **how),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_every_option_of_a_change_is_refused_without_a_trace(held: Held, kind: str) -> None:
+    assert set(OPTIONS) == set(How.__annotations__)
+    held.put((1, "x", 0), at=5)
+    held.put((2, "x", 0), at=10)
+    frame = held.frame((1, "x", 1))
+    before = held.kept()
+    for given in (case for cases in OPTIONS.values() for case in cases):
+        with pytest.raises(UsageError):
+            CHANGES[kind](held.table, frame, given)
+        assert held.kept() == before, given
 
 
 def test_null_in_a_column_that_takes_none_is_refused(made: Callable[..., Held]) -> None:
