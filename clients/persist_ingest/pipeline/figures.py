@@ -1,6 +1,6 @@
 """What a pipeline counts: of itself, of each export, and what its upstream keeps for it.
 
-Read by another thread whenever somebody asks, so that a pipeline that stands still is seen to fall behind.
+Read by another thread at any time, so that a pipeline that stands still is seen to fall behind.
 Source: reliability.md section 5; catalog-semantics.md section 4.1, lag stats.
 """
 
@@ -100,7 +100,7 @@ class Figures:
         self.failures[error.reason] += 1
 
     def told(self, state: str, step: Step | None, error: PersistError | None) -> Told:
-        """What the source's status is told."""
+        """A word for the source's status."""
         now = system().now_ms()
         upper = step.upper.time if step is not None else None
         behind = self.upstream.bytes_behind if step is not None and self.upstream is not None else None

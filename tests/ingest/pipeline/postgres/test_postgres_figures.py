@@ -59,7 +59,7 @@ def test_each_table_is_counted_and_one_that_stalls_falls_behind(here: Location, 
         assert then['persist_source_failures_total{source="shop",reason="TABLE_ALTERED"}'] == 1
         assert asked(address, "readyz").splitlines() == ["ready", "public.bad: stalled"]
         pipeline.step()
-        # Nobody steps between these two: both fall behind, the one that stalled is further behind.
+        # No step comes between these two: both fall behind, the one that stalled is further behind.
         late = figures(address)
         later = figures(address)
         assert later[of("lag_seconds", "public.bad")] > late[of("lag_seconds", "public.good")]
