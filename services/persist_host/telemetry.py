@@ -4,7 +4,7 @@ Without a collector nothing of OpenTelemetry is imported. No shard id is ever a 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -65,7 +65,9 @@ _HELP: Final = {
 class Telemetry:
     """Counts and traces. Cheap enough for every call: one dict update."""
 
-    def __init__(self, *, service: str, otlp_endpoint: str = "") -> None:
+    def __init__(self, *, service: str, otlp_endpoint: str = "", help: Mapping[str, str] = _HELP) -> None:
+        """``help``: what each name means."""
+        self._help = help
         self._counts: dict[tuple[str, Labels], float] = defaultdict(float)
         self._gauges: dict[tuple[str, Labels], float] = {}
         self._provider: Any = None
@@ -108,7 +110,7 @@ class Telemetry:
             for (name, labels), value in sorted(values.items()):
                 if name not in described:
                     described.add(name)
-                    yield f"# HELP {name} {_HELP.get(name, name)}"
+                    yield f"# HELP {name} {self._help.get(name, name)}"
                     yield f"# TYPE {name} {kind}"
                 inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)
                 yield f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:g}"

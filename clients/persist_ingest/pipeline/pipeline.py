@@ -29,7 +29,6 @@ from persist import (
 )
 from persist.runtime import system
 from persist.sources import (
-    EPOCH_MILLISECONDS,
     BindingLog,
     ExportUpper,
     Probe,
@@ -46,8 +45,9 @@ from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
+from persist_ingest.pipeline.figures import Figures
 from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source, Told
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
@@ -132,6 +132,7 @@ class Pipeline:
         self._complain = complain
         self._runtime = system()
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
+        self.figures = Figures(self.source)
         self._minter = self._client.minter(self.options.minter)
         self._type = source_type(self.source.type)
         self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.pace)
@@ -147,10 +148,6 @@ class Pipeline:
         self._late: deque[SourceFrontier] = deque()
         self._checked = self._has_failed = False
         self._told_at = self._forgot_at = self._looked_at = float("-inf")
-        self._rows = self._bytes = self._reread = self._steps = 0
-        self.untold = 0
-        """Words to ``status`` that did not get there: whatever became of them, ingestion goes on."""
-        self._known = self._committed = ""
 
     def run(self, *, steps: int | None = None, until: Callable[[Step], bool] = lambda step: False) -> Step | None:
         """Step after step, each ``tick_ms`` after the one before; the last step, if any.
@@ -175,6 +172,7 @@ class Pipeline:
             except SourceQuarantined as error:
                 # Until its times are right again: what was read stays known.
                 patience = self._runtime.monotonic() + PATIENCE_SECONDS
+                self.figures.failed(error)
                 self._complain(error)
                 self._tell("stalled", None, error, force=True)
             except (LocationError, LeaseExpired) as error:
@@ -225,12 +223,9 @@ class Pipeline:
             trace = self._bind(reader)
             step = self._carried(reader, trace)
         self._record(reader)
-        self._steps += 1
-        self._rows += step.rows
-        self._bytes += step.bytes
-        self._reread += step.reread
         self._let_go(reader, trace)
         step = dataclasses.replace(step, seconds=self._runtime.monotonic() - begun)
+        self.figures.stepped(step, self._uppers)
         self._tell("running", step)
         return step
 
@@ -298,7 +293,7 @@ class Pipeline:
         before = self._minter.bindings(remap)
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
-        self._known = str(wanted)
+        self.figures.known = str(wanted)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
         self._minter.mint(remap, wanted if is_news else None, high=wanted)
@@ -432,8 +427,9 @@ class Pipeline:
             raise
         # After a mismatch another ingester was faster, with the same rows up to an upper of its own. What was written
         # here stays unnamed, for the sweeper.
-        self._uppers[name] = outcome.upper
-        return not isinstance(outcome, UpperMismatch)
+        self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
+        self.figures.appended(name, batches, was_first=was_first)
+        return was_first
 
     def _evolve(self, reader: SourceReader, grown: SchemaGrew) -> None:
         """Read and write an export under the columns it has now, or that another ingester gave it already."""
@@ -475,7 +471,7 @@ class Pipeline:
             if self._hold is not None and not frontier.less_equal(self._hold):
                 frontier = self._hold
             reader.commit(frontier)
-            self._committed = str(frontier)
+            self.figures.committed = str(frontier)
 
         def least() -> Antichain:
             # Whatever is read anew is bound to a time that is later than now.
@@ -493,6 +489,7 @@ class Pipeline:
         now = stall(self._records, self.source, str(export), error)
         if now.turn == self.source.turn and str(export) not in now.troubles:
             return False
+        self.figures.failed(error)
         self._complain(error)
         _log.warning("source %s goes on without %s: %s", self.source.name, export, error)
         self._take_over(now)
@@ -501,7 +498,7 @@ class Pipeline:
     def _take_over(self, now: Source) -> None:
         """Go on with the exports that run as it is recorded, under the definition that is recorded."""
         self._close_reader()
-        self.source, self._recorded = now, now.definition
+        self.source, self._recorded, self.figures.source = now, now.definition, now
         self._shards = {name: shard for name, shard in now.shards.items() if name not in now.troubles}
         self._uppers.clear()
         # An export that joins may need what the others were done with.
@@ -521,6 +518,7 @@ class Pipeline:
         found = self._records.source(self.source.name)
         if found.generation != self.source.generation:
             return False
+        self.figures.source = found
         self.watch.look(found)
         is_same, hold = self._knows(found), held(found, self._runtime.now_ms() - SILENT_MS)
         if not is_same:
@@ -544,6 +542,7 @@ class Pipeline:
 
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""
+        self.figures.failed(error)
         self._complain(error)
         self._tell("stalled", None, error, force=True)
         self._close_reader()
@@ -557,6 +556,7 @@ class Pipeline:
 
     def _failed(self, error: PersistError) -> None:
         self._has_failed = True
+        self.figures.failed(error)
         self._tell("failed", None, error, force=True)
 
     def _tell(self, state: str, step: Step | None, error: PersistError | None = None, *, force: bool = False) -> None:
@@ -567,34 +567,14 @@ class Pipeline:
         try:
             if step is not None and is_first:
                 self._records.forget_silent(self.source.name, self._ingester)
-            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(self._told(state, step, error)))
+            if step is not None and self._reader is not None:
+                self.figures.upstream = self._reader.status()
+            told = self.figures.told(state, step, error)
+            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(told))
         except Exception as untold:
             # What only reports how ingestion fares never ends it; what ends it is found by reading and writing.
-            self.untold += 1
+            self.figures.untold += 1
             _log.warning("status of source %s not reported: %s: %s", self.source.name, type(untold).__name__, untold)
-
-    def _told(self, state: str, step: Step | None, error: PersistError | None) -> Told:
-        upper = step.upper.time if step is not None else None
-        behind, has_clock = None, self.source.timeline == str(EPOCH_MILLISECONDS)
-        if step is not None and self._reader is not None:
-            behind = self._reader.status().bytes_behind
-        return Told(
-            state=state,
-            at_ms=self._runtime.now_ms(),
-            host=self._runtime.hostname,
-            pid=os.getpid(),
-            known=self._known,
-            committed=self._committed,
-            upper_ms=upper,
-            lag_ms=max(0, self._runtime.now_ms() - upper) if upper is not None and has_clock else None,
-            bytes_behind=behind,
-            rows=self._rows,
-            bytes=self._bytes,
-            reread=self._reread,
-            steps=self._steps,
-            untold=self.untold,
-            error="" if error is None else f"{type(error).__name__}: {error}",
-        )
 
 
 def _time(upper: Antichain) -> int:

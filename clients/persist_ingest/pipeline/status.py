@@ -3,7 +3,7 @@
 Source: sources.md; catalog-semantics.md section 4.1, lag stats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import persist
 from persist import PersistError
 from persist.runtime import system
-from persist.sources import EPOCH_MILLISECONDS
 from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import AnewProgress
+from persist_ingest.pipeline.figures import has_clock, warnings
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, running, troubles
@@ -52,6 +52,7 @@ class ExportStatus:
 
     ``upper``: what it holds is right before this time, also while it does not run. ``since_ms``: when it stopped, with
     ``error`` why, and ``hint`` what to do. ``progress``: of one that is being snapshotted, once rows are read.
+    ``lag_ms``: how long ago what it holds was all there was; None: its times are not of the clock.
     """
 
     state: str
@@ -60,6 +61,7 @@ class ExportStatus:
     error: str = ""
     hint: str = ""
     progress: SnapshotProgress | None = None
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class SourceStatus:
     """``state``: running, stalled, failed, stopped or idle (nothing ingests it). Times are milliseconds since 1970.
 
     ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export;
-    ``exports``: how each fares. ``counts``: of each export, when asked for.
+    ``exports``: how each fares. ``counts``: of each export, when asked for. ``warnings``: what is about to go wrong.
     """
 
     source: Source
@@ -84,6 +86,7 @@ class SourceStatus:
     upstream_error: str = ""
     counts: Mapping[str, Counted] = field(default_factory=dict)
     exports: Mapping[str, ExportStatus] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 def status(location: Location, name: str, *, ask_upstream: bool = True, count_rows: bool = False) -> SourceStatus:
@@ -108,20 +111,25 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
         resume_offsets=offsets,
         bound=bound,
         uppers=uppers,
-        lag_ms=max(0, now - least) if least and source.timeline == str(EPOCH_MILLISECONDS) else None,
+        lag_ms=_lag(source, least, now),
         bytes_behind=behind,
         ingesters=ingesters,
         upstream=upstream,
         upstream_error=upstream_error,
         counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
-        exports=_exports(source, uppers),
+        exports=_exports(source, uppers, now),
+        warnings=tuple(warnings(upstream, is_ingested=state in ("running", "stalled"))),
     )
 
 
-def _exports(source: Source, uppers: Mapping[str, int | None]) -> dict[str, ExportStatus]:
+def _lag(source: Source, upper: int | None, now_ms: int) -> int | None:
+    return max(0, now_ms - upper) if upper and has_clock(source) else None
+
+
+def _exports(source: Source, uppers: Mapping[str, int | None], now_ms: int) -> dict[str, ExportStatus]:
     kept = troubles(source)
     return {
-        name: ExportStatus(state="running", upper=upper)
+        name: ExportStatus(state="running", upper=upper, lag_ms=_lag(source, upper, now_ms))
         if name not in kept
         else ExportStatus(
             state=kept[name].state,
@@ -130,6 +138,7 @@ def _exports(source: Source, uppers: Mapping[str, int | None]) -> dict[str, Expo
             error=kept[name].error,
             hint=kept[name].hint,
             progress=_progress(kept[name]),
+            lag_ms=_lag(source, upper, now_ms),
         )
         for name, upper in uppers.items()
     }

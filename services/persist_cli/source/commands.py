@@ -148,6 +148,14 @@ def run(
             help="Where newest rows of upserts are; default: below /tmp.",
         ),
     ] = "",
+    side_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="PERSIST_SIDE_LISTEN",
+            help="Where /healthz, /readyz and /metrics are; empty: nowhere.",
+        ),
+    ] = "",
     *,
     means: Means,
     at: Where,
@@ -167,6 +175,7 @@ def run(
             steps=steps,
             snapshot_rows_per_second=snapshot_rows_per_second,
             state_dir=state_dir,
+            side_listen=side_listen,
             minter=means.minter,
             spark=means.spark,
             master=means.master,

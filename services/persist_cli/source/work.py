@@ -41,6 +41,7 @@ class Running:
     steps: int | None
     snapshot_rows_per_second: int
     state_dir: str
+    side_listen: str
     minter: str
     spark: bool
     master: str | None
@@ -139,11 +140,20 @@ def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstr
     )
     counts = {export: [each.rows, each.negative] for export, each in told.counts.items()}
     rows = [
-        [export, _state(each), _dated(each.upper), told.source.exports[export], *counts.get(export, [])]
+        [
+            export,
+            _state(each),
+            _dated(each.upper),
+            _seconds(each.lag_ms),
+            told.source.exports[export],
+            *counts.get(export, []),
+        ]
         for export, each in told.exports.items()
     ]
-    print_table(("export", "state", "right before", "shard", *(("rows", "negative") if counts else ())), rows)
+    print_table(("export", "state", "right before", "lag", "shard", *(("rows", "negative") if counts else ())), rows)
     _print_kept(told)
+    for warning in told.warnings:
+        note(f"warning: {warning}")
     if is_negative:
         note("rows that are there less than no times were taken back without having come: create the source again")
     columns, now = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed"), system().now_ms()
@@ -170,6 +180,10 @@ def _print_kept(told: ingest.SourceStatus) -> None:
     for export, each in kept.items():
         if each.state == "stalled":
             note(f"then: persist source resnapshot {told.source.name} {export}")
+
+
+def _seconds(lag_ms: int | None) -> str:
+    return "" if lag_ms is None else f"{lag_ms / 1000:.1f} s"
 
 
 def _dated(time: int | None) -> str:
@@ -247,10 +261,24 @@ def run_source(run: Invocation, target: LocationTarget, name: str, running: Runn
             _location(run, target), name, options=options, session=session, complain=_Patient()
         ) as pipeline,
         _stopped_by_signals(pipeline.stop),
+        _watched(running.side_listen, pipeline),
         _telling(run, name) as tell,
     ):
         note(f"ingesting {name}; Ctrl-C ends it")
         pipeline.run(steps=running.steps, until=tell)
+
+
+@contextlib.contextmanager
+def _watched(listen: str, pipeline: ingest.Pipeline) -> Iterator[None]:
+    """Metrics for as long as this lasts, where they were asked for."""
+    if not listen:
+        yield
+        return
+    from persist_cli.source.watching import watched
+
+    with watched(listen, pipeline) as address:
+        note(f"metrics at http://{address}/metrics")
+        yield
 
 
 def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:

@@ -63,14 +63,14 @@ def test_a_pipeline_goes_on_when_it_cannot_say_how_it_fares(here: Location, capl
         with caplog.at_level(logging.WARNING):
             step = pipeline.run(steps=2)
         assert step is not None
-        assert pipeline.untold >= 2
+        assert pipeline.figures.untold >= 2
     assert "count" in caplog.text
 
 
 def test_failed_lines_of_status_are_counted_in_the_next(here: Location) -> None:
     create(here, "count", "loadgen", LOAD)
     with Pipeline(here, "count", options=dataclasses.replace(OPTIONS, told_ms=0)) as pipeline:
-        pipeline.untold = 3
+        pipeline.figures.untold = 3
         pipeline.step()
         [told] = status(here, "count").ingesters.values()
         assert told["untold"] == 3

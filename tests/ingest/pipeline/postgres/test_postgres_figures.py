@@ -1,0 +1,122 @@
+"""What a pipeline counts, asked for over HTTP, and what the status warns of, on a real PostgreSQL."""
+
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from ingest.pipeline.conftest import Shop
+
+from persist.testing import servers
+from persist_cli.source.watching import watched
+from persist_ingest import Location, Pipeline, PipelineOptions, create, status
+from persist_ingest.pipeline.figures import HELP, warnings
+
+OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
+
+
+def begun(here: Location, shop: Any) -> None:
+    for table in ("good", "bad"):
+        shop.run(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)", f"INSERT INTO {table} VALUES (1, 'a')")
+    options = {"dsn": shop.dsn, "tables": "public.good,public.bad", "setReplicaIdentity": "true"}
+    create(here, "shop", "postgres", options, interval_ms=1)
+
+
+def asked(address: object, path: str = "metrics") -> str:
+    with urllib.request.urlopen(f"http://{address}/{path}", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def figures(address: object) -> dict[str, float]:
+    """Values by name and labels, as Prometheus reads them."""
+    lines = [line for line in asked(address).splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def of(name: str, export: str, **labels: str) -> str:
+    named = {"source": "shop", "export": export, **labels}
+    inside = ",".join(f'{key}="{text}"' for key, text in named.items())
+    return f"persist_source_export_{name}{{{inside}}}"
+
+
+def test_each_table_is_counted_and_one_that_stalls_falls_behind(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline, watched("127.0.0.1:0", pipeline) as address:
+        shop.run("INSERT INTO good SELECT n, 'b' FROM generate_series(2, 11) n", "UPDATE bad SET name = 'c'")
+        pipeline.step()
+        first = figures(address)
+        assert first[of("rows_total", "public.good")] == 10
+        assert first[of("rows_total", "public.bad")] == 2, "a row and what it was before"
+        assert first[of("state", "public.bad", state="running")] == 1
+        assert first['persist_source_steps_total{source="shop"}'] == 1
+        assert first['persist_source_upstream_retained_bytes{source="shop"}'] > 0
+        assert first['persist_source_upstream_lost{source="shop"}'] == 0
+        shop.run("ALTER TABLE bad DROP COLUMN name", "INSERT INTO good VALUES (12, 'b')")
+        pipeline.step()
+        then = figures(address)
+        assert then[of("state", "public.bad", state="stalled")] == 1
+        assert then[of("state", "public.bad", state="running")] == 0
+        assert then[of("state", "public.good", state="running")] == 1
+        assert then['persist_source_failures_total{source="shop",reason="TABLE_ALTERED"}'] == 1
+        assert asked(address, "readyz").splitlines() == ["ready", "public.bad: stalled"]
+        pipeline.step()
+        # No step comes between these two: both fall behind, the one that stalled is further behind.
+        late = figures(address)
+        later = figures(address)
+        assert later[of("lag_seconds", "public.bad")] > late[of("lag_seconds", "public.good")]
+        assert later[of("lag_seconds", "public.good")] >= late[of("lag_seconds", "public.good")]
+        assert later[of("stalled_seconds", "public.bad")] >= late[of("stalled_seconds", "public.bad")]
+        assert {name.partition("{")[0] for name in later} <= set(HELP), "each says what it is"
+        told = status(here, "shop")
+        assert told.exports["public.bad"].lag_ms > told.exports["public.good"].lag_ms
+        assert not told.warnings
+    told = status(here, "shop")
+    assert [each.partition(",")[0] for each in told.warnings] == ["nothing ingests this source"]
+
+
+def test_another_ingester_that_is_first_is_counted(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=OPTIONS) as one, Pipeline(here, "shop", options=OPTIONS) as two:
+        one.step()
+        two.step()
+        shop.run("INSERT INTO good VALUES (2, 'b')")
+        one.step()
+        two.step()
+        exports = {name: each for name, each in two.figures.exports.items() if each.rows}
+        assert not exports, "it wrote none of them"
+        assert one.figures.exports["public.good"].rows == 1
+
+
+def test_a_slot_near_its_limit_is_warned_of_before_it_is_lost(here: Location) -> None:
+    config = {"wal_level": "logical", "fsync": "off", "max_slot_wal_keep_size": "192MB", "wal_keep_size": "0"}
+    with servers.start_postgres(config) as server:
+        shop = Shop(server, "postgres")
+        begun(here, shop)
+        with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+            pipeline.step()
+            assert not status(here, "shop").warnings
+            warned: Sequence[str] = ()
+            while not warned:  # 16 MB each time
+                shop.run("SELECT pg_logical_emit_message(false, 'x', 'y')", "SELECT pg_switch_wal()", "CHECKPOINT")
+                told = status(here, "shop")
+                assert not told.upstream_error, "lost without a warning"
+                warned = told.warnings
+            [warning] = warned
+            assert "max_slot_wal_keep_size" in warning
+            pipeline.step()
+            pipeline.step()
+        shop.close()
+
+
+def test_what_is_warned_of() -> None:
+    fine = {"retained_bytes": 1000, "safe_wal_size": 1000, "wal_status": "reserved"}
+    assert not [*warnings(fine, is_ingested=True)]
+    assert not [*warnings({}, is_ingested=False)], "an upstream that says nothing"
+    assert not [*warnings({**fine, "safe_wal_size": None}, is_ingested=True)], "without a limit"
+    [near] = warnings({**fine, "safe_wal_size": 249}, is_ingested=True)
+    assert "after 249 more bytes" in near
+    assert not [*warnings({**fine, "safe_wal_size": 251}, is_ingested=True)]
+    [lost] = warnings({**fine, "wal_status": "lost"}, is_ingested=True)
+    assert "gave up" in lost
+    [about] = warnings({**fine, "wal_status": "unreserved"}, is_ingested=True)
+    assert "is about to" in about
+    assert len([*warnings({**fine, "safe_wal_size": 1}, is_ingested=False)]) == 2
