@@ -9,7 +9,6 @@ from persist.client.collections.reading.live import states_of_holds
 from persist.core.catalog.values import ObjectType
 from persist.errors import InvalidArgument
 from persist.sinks import target_of
-from persist.typed import Record
 from persist_cli.catalog.place import CatalogPlace
 from persist_cli.terminal import counted, note, print_json, print_rows
 
@@ -52,7 +51,7 @@ def run_sink(
 def list_sinks(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:
     """Print all sinks. Raises Uninitialized."""
 
-    async def work(environment: "Environment") -> list[Record]:
+    async def work(environment: "Environment") -> list[dict[str, str | int | None]]:
         view = await environment.strict_view()
         states = await states_of_holds(environment.access.client, view)
         return [

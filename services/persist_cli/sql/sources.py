@@ -77,7 +77,7 @@ def _check_plain(statement: CreateSource) -> None:
         raise InvalidArgument("which tables a source has its upstream says", hint="leave TABLES out", name=name)
     if statement.retain is not None:
         raise InvalidArgument(
-            "how much history a source keeps whoever runs it says",
+            "how much history a source keeps is said when it is run",
             hint="persist source run --retain-seconds",
             name=name,
         )

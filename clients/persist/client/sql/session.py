@@ -237,9 +237,9 @@ class SqlSession(Closes):
 
     async def _define(self, statement: ddl.Statement | s.Definition) -> Result:
         if self._sources is not None and isinstance(statement, ddl.CreateSource | ddl.Drop):
-            done = await self._outside(statement, self._sources)
-            if done is not None:
-                return done
+            beyond = await self._outside(statement, self._sources)
+            if beyond is not None:
+                return beyond
         if self._work is not None and (self._work.reads or self._work.writes):
             raise SqlNotSupported(
                 "a transaction defines, or reads and writes", hint="COMMIT, and define in another transaction"

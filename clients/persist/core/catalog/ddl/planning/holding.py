@@ -28,10 +28,8 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import CURSOR, HOLD
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Space
 from persist.core.frontier import Antichain
-from persist.core.time.collections import timeline_read_in
 from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Advance, Holds
-from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, NotReadable, UsageError
 
 CLUSTERED = frozenset({ObjectType.INDEX, ObjectType.MATERIALIZED_VIEW})
@@ -112,7 +110,7 @@ def create_cursor(it: Planning, statement: CreateCursor) -> Executed:
 def create_sink(it: Planning, statement: CreateSink) -> Executed:
     """CREATE SINK: a position in the changes of an item, as a cursor's, and where they are to be delivered.
 
-    Its hold may fall behind as far as any hold may: nobody has to be there when it is made.
+    Its hold may fall behind as far as any hold may: it is made before there is a process that delivers it.
     """
     tag, name = "CREATE SINK", statement.name
     schema = it.place(name)
@@ -128,7 +126,7 @@ def create_sink(it: Planning, statement: CreateSink) -> Executed:
             kind=on.kind.words,
             name=str(on.name),
         )
-    timeline = timeline_read_in(context_of(it, [on])) or EPOCH_MILLISECONDS
+    timeline = context_of(it, (on,))
     id = it.new_id()
     full = _new_name(it, schema, name)
     holds = _holds(it, [on.id])
