@@ -14,7 +14,7 @@ from simulation.budget import FULL
 from persist.core.ids import ShardId
 
 TABLES = ("a", "b", "c")
-TRANSACTIONS = 400 if FULL else 24
+TRANSACTIONS = 400 if FULL else 12
 """Of each writer."""
 CLIENTS = 3
 
