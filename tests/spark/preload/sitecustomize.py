@@ -1,8 +1,8 @@
 """Spark's Python processes are forks of a daemon, and each imports what its work needs; here the daemon has it.
 
-Importing was a third of what Spark's tests cost. Python looks for a module of this name when it begins, and finds it
-where tests put this folder on the path. Spark's own name for the daemon's program is not asked for by planners. Tests
-of what an executor's process does when it begins with nothing (``test_deaths``) leave this folder out.
+Importing was a fifth of what Spark's tests cost, their JVMs included. Python looks for a module of this name when it
+begins, and finds it where tests put this folder on the path; planners do not ask for Spark's own name of the daemon's
+program. Tests of what dies and begins anew on a cluster (``test_deaths``) leave this folder out.
 """
 
 import gc
