@@ -2,6 +2,9 @@
 
 ``PERSIST_TEST_COSTS=file make test`` appends a line for each test: CPU seconds, seconds, processes started, name. The
 sums by file: ``awk -F'[\t:]' '{ n[$4] += $1 } END { for (f in n) print n[f], f }' file | sort -n``
+
+Spark's daemons do not wait for their forks, whose CPU is lost when they end, or taken away from the test that they end
+in: ``perf stat -e task-clock`` around the run counts all of it.
 """
 
 import sys

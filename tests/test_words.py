@@ -94,11 +94,16 @@ def test_a_name_that_users_import_means_one_thing(one: str, other: str) -> None:
     assert not {each for each in both if getattr(here, each) is not getattr(there, each)}
 
 
+def module_paths() -> dict[str, Path]:
+    """Where our modules are, by the names they are imported by."""
+    found = ((path, root) for root in SOURCE_ROOTS for path in handwritten(root))
+    return {module_name(path, ROOT / root): path for path, root in found}
+
+
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Our modules by the names they are imported by."""
-    found = ((path, root) for root in SOURCE_ROOTS for path in handwritten(root))
-    return {module_name(path, ROOT / root): tree(path) for path, root in found}
+    """Our modules by the names they are imported by. Not when this is imported, which every process does."""
+    return {module: tree(path) for module, path in module_paths().items()}
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -110,7 +115,7 @@ def layer_of(module: str) -> str:
     return ".".join(parts[: LAYERS_OF.get(".".join(parts[:2]), LAYERS_OF.get(parts[0], 1))])
 
 
-LAYERS = sorted({layer_of(module) for module in modules()})
+LAYERS = sorted({layer_of(module) for module in module_paths()})
 
 
 @cache

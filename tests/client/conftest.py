@@ -10,8 +10,8 @@ file+postgres            all         everywhere  everywhere
 file+redis               everywhere  all         all
 =======================  ==========  ==========  ==========
 
-``all``: every test, over mem+mem local and, by turns, over some of the other places: three for a test of one case, two
-for each of several cases (other parameters). Over all of them in ``make sim``. ``everywhere``: only tests marked
+``all``: every test, over mem+mem local and, by turns, over some of the other places: two for a test of one case, one
+for each of several cases (other parameters). Over all in ``make sim PART=places``. ``everywhere``: only tests marked
 ``@pytest.mark.everywhere``, with each of their cases: appends, compare-and-appends, the ledger of random histories.
 ``@pytest.mark.between_processes`` leaves out mem, which another process cannot see, and keeps to local, as those tests
 start processes of their own; ``@pytest.mark.few``, for tests that must wait, takes one place for each way.
@@ -31,15 +31,17 @@ from typing import TypeAlias
 
 import pytest
 from client.support import Place, memory_place
+from dealing import Case, call_of, case_of
 from simulation.budget import FULL
 
 STORES = ("mem+mem", "file+sqlite", "s3+redis", "file+postgres", "file+redis")
 ACCESS = ("local", "remote", "failover")
 FOR_ALL = (
-    *((stores, "local") for stores in STORES[:4]),
-    ("mem+mem", "remote"), ("file+redis", "remote"),
-    ("file+sqlite", "failover"), ("file+redis", "failover"),
+    ("mem+mem", "local"),
+    ("file+sqlite", "local"), ("file+redis", "remote"), ("s3+redis", "local"), ("file+sqlite", "failover"),
+    ("file+postgres", "local"), ("mem+mem", "remote"), ("file+redis", "failover"),
 )  # fmt: skip
+"""The first is for every test. Of the others, neighbours are not reached alike: two of them are two ways to a shard."""
 EVERYWHERE = tuple((stores, access) for stores in STORES for access in ACCESS)
 FEW = (("mem+mem", "local"), ("file+redis", "remote"), ("file+sqlite", "failover"))
 BETWEEN_PROCESSES = tuple((stores, "local") for stores in STORES[1:3])
@@ -48,7 +50,7 @@ BLOB_TESTS = ("test_append", "test_ledger", "test_corruption", "test_prepared")
 
 MARKS = {"everywhere": EVERYWHERE, "between_processes": BETWEEN_PROCESSES, "few": FEW}
 Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
-DEAL_TO, DEAL_ONE_TO = 2, 3
+DEAL_TO, DEAL_ONE_TO = 1, 2
 """Places beside the first that one of several cases is dealt to, and the case of a test that has but one."""
 
 
@@ -60,10 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         marked = next((name for name in MARKS if metafunc.definition.get_closest_marker(name)), None)
-        places = MARKS[marked] if marked else FOR_ALL
-        if metafunc.module.__name__.rpartition(".")[2] not in BLOB_TESTS and places is FOR_ALL:
-            places = tuple(place for place in FOR_ALL if not place[0].startswith("s3"))
+        places = MARKS[marked] if marked else places_for_all(metafunc.module.__name__)
         metafunc.parametrize("place", places, indirect=True, ids="-".join)
+
+
+def places_for_all(module: str) -> tuple[tuple[str, str], ...]:
+    """Where tests of that module run that are for all places."""
+    of_blob = module.rpartition(".")[2] in BLOB_TESTS
+    return tuple(place for place in FOR_ALL if of_blob or not place[0].startswith("s3"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,19 +80,20 @@ def pytest_pycollect_makeitem() -> Generator[None, Found, Found]:
 
 
 def _dealt(items: list[pytest.Item | pytest.Collector]) -> list[pytest.Item | pytest.Collector]:
-    cases: dict[frozenset[str], int] = {}
+    cases: dict[Case, int] = {}
     return [item for item in items if not isinstance(item, pytest.Function) or _is_dealt_to(item, cases)]
 
 
-def _is_dealt_to(item: pytest.Function, cases: dict[frozenset[str], int]) -> bool:
-    call = getattr(item, "callspec", None)
+def _is_dealt_to(item: pytest.Function, cases: dict[Case, int]) -> bool:
+    call = call_of(item)
     if FULL or call is None or call.params.get("place") not in FOR_ALL or any(map(item.get_closest_marker, MARKS)):
         return True
-    place = FOR_ALL.index(call.params["place"])
-    case = frozenset(f"{name} {at}" for name, at in call.indices.items() if name != "place")
+    places = places_for_all(item.module.__name__)
+    place = places.index(call.params["place"])
+    case = case_of(call, "place")
     number = cases.setdefault(case, len(cases))
-    first, count = (number * DEAL_TO, DEAL_TO) if case else (zlib.crc32(item.originalname.encode()), DEAL_ONE_TO)
-    return place == 0 or (place - 1 - first) % (len(FOR_ALL) - 1) < count
+    first = zlib.crc32(item.originalname.encode()) + number * DEAL_TO
+    return place == 0 or (place - 1 - first) % (len(places) - 1) < (DEAL_TO if case else DEAL_ONE_TO)
 
 
 @pytest.fixture

@@ -1,8 +1,13 @@
-"""Ends of databases that sources were made from."""
+"""Databases that sources are made from."""
 
 import time
 
 import psycopg
+
+
+def create_database(name: str) -> bytes:
+    """The statement that makes an empty one. By copying files: half of what writing each block to the log takes."""
+    return f"CREATE DATABASE {name} STRATEGY file_copy".encode()
 
 
 def drop_database(uri: str, name: str) -> None:

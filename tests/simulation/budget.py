@@ -26,3 +26,8 @@ STORY_APPENDS = 33 if FULL else 7
 def examples(full: int) -> int:
     """How many examples Hypothesis tries of a law that is tried so often at length; the first ones, always the same."""
     return full if FULL else max(20, full // 4)
+
+
+def seeds(full: int) -> range:
+    """Seeds of a random history of which there are so many at length; the first ones."""
+    return range(full if FULL else max(1, full // 2))

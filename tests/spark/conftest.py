@@ -9,6 +9,7 @@ import pytest
 from pyspark_persist.session import java_problem, local_session
 
 HERE = str(Path(__file__).parent)
+PRELOAD = str(Path(__file__).parent / "preload")
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +18,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     problem = java_problem()
     if problem is not None:
         pytest.fail(problem)
-    # Executors import the fault injecting sources by name.
+    # Executors import the fault injecting sources by name, and are forks that have imported what they need.
     sys.path.insert(0, HERE)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, PRELOAD, os.environ.get("PYTHONPATH", "")]))
     # Read by Spark's processes when the first of them starts, which may be before the S3 server does.
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")

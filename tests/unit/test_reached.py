@@ -5,6 +5,7 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name, tree
@@ -36,12 +37,17 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-PARSED = {module: tree(path) for module, path in MODULES.items()}
+
+
+@cache
+def parsed() -> dict[str, ast.Module]:
+    """Not when this is imported, which every process does."""
+    return {module: tree(path) for module, path in MODULES.items()}
 
 
 def imports(module: str) -> Iterator[str]:
     """What a module imports anywhere in it, and what it names in text: those are imported when they are needed."""
-    for node in ast.walk(PARSED[module]):
+    for node in ast.walk(parsed()[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -122,14 +128,14 @@ def base_name(base: ast.expr) -> str:
 
 
 def test_everything_is_used_by_something_but_tests() -> None:
-    used = Counter(each for module in PARSED.values() for each in uses(module))
+    used = Counter(each for module in parsed().values() for each in uses(module))
     used.update(each for path in (ROOT / "deploy").rglob("*.py") for each in uses(tree(path)))
-    ours = {node.name for module in PARSED.values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+    ours = {node.name for module in parsed().values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
     ours |= {"Protocol", "Generic", "NamedTuple", "Exception"}
     offered = public()
     unused = {
         (each, f"{MODULES[module].relative_to(ROOT)}:{line}")
-        for module, body in PARSED.items()
+        for module, body in parsed().items()
         if not excepted(module)
         for each, line in candidates(body, offered, ours)
         if not used[each] and not each.startswith("__")

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from test_tidy import SOURCE_ROOTS, functions, handwritten, name, report, tree
@@ -31,16 +32,19 @@ def names_in(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     }
 
 
-SIGNATURES = [
-    (f"{name(path)}:{node.lineno} {node.name}", names_in(node))
-    for path in handwritten(*SOURCE_ROOTS)
-    for node in functions(tree(path))
-]
+@cache
+def signatures() -> list[tuple[str, set[str]]]:
+    """Of every function, where it is and the names it holds. Not when this is imported, which every process does."""
+    return [
+        (f"{name(path)}:{node.lineno} {node.name}", names_in(node))
+        for path in handwritten(*SOURCE_ROOTS)
+        for node in functions(tree(path))
+    ]
 
 
 def holding(wanted: set[str]) -> list[str]:
     """Every signature that holds one of these names."""
-    return [where for where, names in SIGNATURES if wanted & names]
+    return [where for where, names in signatures() if wanted & names]
 
 
 def test_signatures_that_hold_any_become_fewer() -> None:

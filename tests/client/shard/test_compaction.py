@@ -29,7 +29,7 @@ from client.support import (
     table,
     total,
 )
-from simulation.budget import FULL
+from simulation.budget import FULL, seeds
 
 import persist
 from persist import ShardId
@@ -151,7 +151,7 @@ class History:
 
 
 @pytest.mark.timeout_s(240)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_snapshots_equal_the_ledger_whatever_is_compacted_collected_and_restarted(stores: Place, seed: int):
     history = History(stores, seed)
     await history.run(lives=3, steps=45)

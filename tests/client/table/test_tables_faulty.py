@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, SMALL, client_of, memory_place
 from client.timeline.oracle_history import Recorder, calls_in, faults_in, visit
+from simulation.budget import seeds
 
 from persist import Determinate, LocationError, ShardId, aio
 from persist.client.shard.location import Location
@@ -37,7 +38,7 @@ def lost(faults: Faults) -> int:
     return faults.fired["compare_and_set", Quadrant.HAPPENED_LOST]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_an_oracle_over_stores_that_lose_answers_is_linearizable(seed: int, tmp_path: Path):
     name, file = system().random_bytes(8).hex(), tmp_path / "history"
     faults = [Faults(seed * 2 + at, happens=0.85, told=0.85) for at in range(2)]
@@ -52,7 +53,7 @@ async def test_an_oracle_over_stores_that_lose_answers_is_linearizable(seed: int
 
 
 @pytest.mark.parametrize("mode", ["direct", "wal"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_tables_over_stores_that_lose_answers_hold_what_was_acknowledged_once(mode: Any, seed: int):
     name = system().random_bytes(8).hex()
     faults = [Faults(seed * 2 + at, happens=0.8, told=0.8) for at in range(2)]

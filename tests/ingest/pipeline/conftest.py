@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from ingest.databases import drop_database
+from ingest.databases import create_database, drop_database
 
 from persist.testing import servers
 from persist_ingest import Location, Records
@@ -56,7 +56,7 @@ def shop_server() -> Iterator[servers.Server]:
 def shop(shop_server: servers.Server) -> Iterator[Shop]:
     name = f"ingest_{next(_numbers)}"
     with psycopg.connect(shop_server.uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(create_database(name))
     made = Shop(shop_server, name)
     yield made
     made.close()

@@ -15,7 +15,7 @@ from soak.support import LIMIT_SECONDS
 from persist.core.ids import ShardId
 
 TABLES = ("a", "b", "c")
-TRANSACTIONS = 400 if FULL else 24
+TRANSACTIONS = 400 if FULL else 12
 """Of each writer."""
 CLIENTS = 3
 

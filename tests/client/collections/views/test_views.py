@@ -12,6 +12,7 @@ import pytest
 from client.collections.support import SCHEMA, Items, shard_of
 from client.collections.views.view_support import TOTAL, Slow, World
 from client.support import Place, client_of, memory_place
+from simulation.budget import FULL
 
 import persist
 from persist import LocationError
@@ -21,6 +22,7 @@ from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.values import ObjectType
 
+TIMES = 20 if FULL else 8
 NAMES = persist.Schema(key={"name": pa.string()})
 TURNED = persist.Schema(key={"name": pa.string(), "id": pa.int64()})
 
@@ -95,7 +97,7 @@ async def test_several_processes_append_each_result_once(place: Place) -> None:
         keepers = [world.maintainer, world.another(other), world.another(other)]
         expected: dict[int, Counter[Any]] = {}
         live: Counter[Any] = Counter()
-        for time in range(1, 20):
+        for time in range(1, TIMES):
             live[("a", time)] += 1
             expected[time] = Counter({("a", sum(id for _, id in live)): 1})
             await world.write("t", time + 1, (time, "a", time, 1))

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, some_rows, table, total
-from simulation.budget import FULL
+from simulation.budget import FULL, seeds
 
 from persist import Antichain, ShardId
 
@@ -41,7 +41,7 @@ async def test_reads_equal_the_model_at_every_time(place: Place):
             assert total(updates) == ledger.between(as_of + 1, upper)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 async def test_splits_together_are_the_snapshot_and_survive_pickling(place: Place, seed: int):
     entropy, ledger, shard = random.Random(seed), Ledger(), ShardId.new()
     async with client_of(place) as client:
@@ -59,7 +59,7 @@ async def test_splits_together_are_the_snapshot_and_survive_pickling(place: Plac
             assert rows_of(union) == ledger.at(as_of)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_subscribe_is_the_snapshot_and_then_every_change(place: Place, seed: int):
     entropy, ledger, shard = random.Random(100 + seed), Ledger(), ShardId.new()
     async with client_of(place) as client:
@@ -73,7 +73,7 @@ async def test_subscribe_is_the_snapshot_and_then_every_change(place: Place, see
         assert all(one.less_than(two) for one, two in itertools.pairwise(progress))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_diffs_are_the_updates_of_the_interval_sorted_by_key(place: Place, seed: int):
     entropy, ledger, shard = random.Random(200 + seed), Ledger(), ShardId.new()
     async with client_of(place) as client:

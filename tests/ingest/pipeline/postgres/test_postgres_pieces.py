@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from forked import run_program
 from ingest.pipeline.conftest import contents
+from simulation.budget import seeds
 
 from persist import InvalidArgument, PersistError, VersionMismatch
 from persist_ingest import (
@@ -138,7 +138,7 @@ class Model:
             )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_time_is_what_select_said_while_pieces_were_read(
     here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -330,7 +330,7 @@ def test_one_that_is_killed_anywhere_again_and_again_reads_each_piece_twice_at_m
     with Pipeline(here, "shop", options=OPTIONS) as pipeline:
         for number, (place, count) in enumerate(PLACES):
             given = json.dumps([here.directory, place, count, str(tmp_path / "log")])
-            done = subprocess.run([sys.executable, "-c", program, given], capture_output=True, text=True, check=False)
+            done = run_program(program, given)
             assert done.returncode == -signal.SIGKILL, (place, done.stderr)
             shop.run(
                 f"UPDATE items SET name = name || '{number}' WHERE id % 30 = 0",

@@ -1,22 +1,57 @@
-"""A PostgreSQL for logical replication, a database of its own for each test, and a reader's bookkeeping."""
+"""A PostgreSQL for logical replication, a database of its own for each test, and a reader's bookkeeping.
+
+Tests of what versions differ in run on all of them: EVERY_VERSION, and what is marked ``@pytest.mark.every_version``.
+The cases of others run on one each, by turns, and on all of them in ``make sim PART=places``.
+"""
 
 import itertools
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pyarrow as pa
 import pytest
-from ingest.databases import drop_database
+from dealing import Case, call_of, case_of
+from ingest.databases import create_database, drop_database
+from simulation.budget import FULL
 
 from persist.sources import SourceFrontier, SourceKind
 from persist.testing import servers
 from persist_ingest.sources.port import Beginning, Changes, Event, SourceReader, Truncated
 from persist_ingest.sources.postgres import POSTGRES
 
+VERSIONS = (16, 18)
+EVERY_VERSION = ("test_postgres_model", "test_postgres_types")
+Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
+
 LOGICAL = {"wal_level": "logical", "max_replication_slots": "64", "max_wal_senders": "64", "fsync": "off"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_version: see tests/ingest/sources/postgres/conftest.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, Found, Found]:
+    """Deal the cases of each test out over the versions: where one is not dealt to, it is not made."""
+    found = yield
+    if not isinstance(found, list):
+        return found
+    cases: dict[Case, int] = {}
+    return [item for item in found if not isinstance(item, pytest.Function) or _is_dealt_to(item, cases)]
+
+
+def _is_dealt_to(item: pytest.Function, cases: dict[Case, int]) -> bool:
+    call = call_of(item)
+    if FULL or call is None or "logical_postgres" not in call.params or item.get_closest_marker("every_version"):
+        return True
+    if item.module.__name__.rpartition(".")[2] in EVERY_VERSION:
+        return True
+    turn = zlib.crc32(item.originalname.encode()) + cases.setdefault(case_of(call, "logical_postgres"), len(cases))
+    return bool(call.params["logical_postgres"] == VERSIONS[turn % len(VERSIONS)])
 
 
 class Upstream:
@@ -89,7 +124,7 @@ def read(reader: SourceReader, begin: SourceFrontier, end: SourceFrontier) -> li
     return [event for task in reader.plan(begin, end, 2) for event in task.read()]
 
 
-@pytest.fixture(scope="session", params=[16, 18])
+@pytest.fixture(scope="session", params=VERSIONS)
 def logical_postgres(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
     with servers.start_postgres(LOGICAL, version=request.param) as server:
         yield server
@@ -102,7 +137,7 @@ _numbers = itertools.count(1)
 def upstream(logical_postgres: servers.Server) -> Iterator[Upstream]:
     name = f"shop_{next(_numbers)}"
     with psycopg.connect(logical_postgres.uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(create_database(name))
     made = Upstream(f"host=127.0.0.1 port={logical_postgres.port} user=postgres dbname={name}", logical_postgres)
     yield made
     made.close()

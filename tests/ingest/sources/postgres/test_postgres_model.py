@@ -6,11 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from simulation.budget import FULL
 
 from persist_ingest.sources.postgres import POSTGRES, framing
 from persist_ingest.sources.postgres import reader as reading
 
 ACCOUNTS, TOTAL = 50, 5000
+ROUNDS, CHANGES = (30, 60) if FULL else (12, 30)
+"""At least so many; the writers work as long as it takes."""
 
 
 def write(dsn: str, seed: int, stop: threading.Event, taken: threading.Event, durable: bool) -> None:
@@ -81,7 +84,7 @@ def test_any_workload_comes_out_as_the_tables(upstream: Any, durable: bool, monk
         taken.set()
         chance = random.Random(7)
         rounds = changes = 0
-        while rounds < 30 or changes < 60:
+        while rounds < ROUNDS or changes < CHANGES:
             rounds += 1
             assert balanced(upstream)
             changes += len(upstream.follow(reader))

@@ -90,6 +90,7 @@ def test_tables_need_their_whole_old_rows(upstream: Any) -> None:
     assert identity(upstream) == "f"
 
 
+@pytest.mark.every_version
 def test_a_table_that_could_not_be_updated_any_more_is_refused(upstream: Any) -> None:
     upstream.run("CREATE TABLE items (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     upstream.run("INSERT INTO items VALUES (1)")

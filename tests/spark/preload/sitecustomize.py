@@ -1,0 +1,18 @@
+"""Spark's Python processes are forks of a daemon, and each imports what its work needs; here the daemon has it.
+
+Importing was a fifth of what Spark's tests cost, their JVMs included. Python looks for a module of this name when it
+begins, and finds it where tests put this folder on the path; planners do not ask for Spark's own name of the daemon's
+program. Tests of what dies and begins anew on a cluster (``test_deaths``) leave this folder out.
+"""
+
+import gc
+import importlib
+import sys
+
+PRELOADED = ("numpy", "pandas", "pyarrow.compute", "persist.aio", "persist.client.blocking.client", "pyspark_persist")
+
+if "pyspark.daemon" in sys.orig_argv:
+    workers = [word for word in sys.orig_argv if word.startswith("pyspark.") and word != "pyspark.daemon"]
+    for module in (*PRELOADED, *(workers or ["pyspark.worker"])):
+        importlib.import_module(module)
+    gc.freeze()
