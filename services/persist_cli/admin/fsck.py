@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from persist_cli import completion
-from persist_cli.admin.commands import After, Age
-from persist_cli.options import Run, Where
+from persist_cli.arguments import OnlyShards
+from persist_cli.options import After, Age, Run, Where
 
 if TYPE_CHECKING:
     from persist.core.ids import ShardId
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def fsck(
-    shard: Annotated[
-        list[str] | None,
-        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
-    ] = None,
+    shard: OnlyShards = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
     safe_age: Age = 24.0,
     after: After = "",
