@@ -7,15 +7,16 @@ offered, and a process that completes does nothing else, so that it can simply e
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 if TYPE_CHECKING:
     from persist.settings import Settings
     from persist_cli.options import LocationTarget
+    from persist_ingest import Source
 
 SECONDS: Final = 1.0
 """For what is looked up, beside the start of the process."""
@@ -116,7 +117,7 @@ def source_names(target: "LocationTarget") -> list[str]:
 
 
 def item_names(target: "LocationTarget") -> Iterator[str]:
-    """Of what its environment names and has a shard: in the schema of everybody by the name alone, too."""
+    """Of what its environment names and has a shard: in the schema that all begin with by the name alone, too."""
     with target.open(_hasty()) as client:
         for name in client.item_names().values():
             yield name
@@ -129,7 +130,7 @@ def export_names(target: "LocationTarget") -> list[str]:
     return [f"{name}.{export}" for name, source in _records(target).items() for export in source.exports]
 
 
-def _records(target: "LocationTarget") -> Any:
+def _records(target: "LocationTarget") -> "Mapping[str, Source]":
     import persist_ingest
 
     with target.open(_hasty()) as client:

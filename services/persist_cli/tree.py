@@ -4,7 +4,7 @@ To make the whole of it takes longer than many a command takes to run: a branch 
 them for ``persist --help``. Heavy imports (Arrow, gRPC, Spark) happen inside the commands that need them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -30,9 +30,10 @@ class Branch:
     member: str
     says: str | None = None
 
-    def load(self) -> Any:
+    def load(self) -> App | Callable[..., None]:
         """The function of the command, or the App of the group."""
-        return getattr(import_module(self.module), self.member)
+        found: App | Callable[..., None] = getattr(import_module(self.module), self.member)
+        return found
 
 
 BRANCHES: Final = {
@@ -71,7 +72,7 @@ def tree(only: str = "") -> typer.Typer:
     for name in [only] if only in BRANCHES else BRANCHES:
         branch = BRANCHES[name]
         loaded = branch.load()
-        if isinstance(loaded, typer.Typer):
+        if isinstance(loaded, App):
             app.add_typer(loaded, name=name, rich_help_panel=branch.panel, short_help=branch.says)
         else:
             app.command(name, rich_help_panel=branch.panel, short_help=branch.says)(loaded)

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from persist import Antichain, ShardNotFound
 from persist_ingest.location import Target
-from pyspark_persist import register
 from pyspark_persist.change.expressions import Condition, Values
 from pyspark_persist.change.merge import MergeBuilder, On
 from pyspark_persist.change.rows import deletion, overwriting, restoration, update
@@ -23,6 +22,7 @@ from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
+from pyspark_persist.registering import register
 from pyspark_persist.tags import tag, tags, untag
 from pyspark_persist.write.commit import CommitResult
 from pyspark_persist.write.writing import TaskOutput, Write, transaction_of

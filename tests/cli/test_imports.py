@@ -16,7 +16,8 @@ NOT_FOR_HELP = (
     "persist_host", "persist_ingest", "pyarrow", "sqlite3",
 )  # fmt: skip
 NOT_FOR_SNAPSHOT = (
-    *HEAVY, "pyarrow.acero", "pyarrow.dataset", "persist.client.binding", "persist.client.blocking.catalog", "persist.client.blocking.compaction",
+    *HEAVY, "pyarrow.acero", "pyarrow.dataset", "persist.client.binding",
+    "persist.client.blocking.catalog", "persist.client.blocking.compaction",
     "persist.client.blocking.minter", "persist.client.catalog", "persist.client.remote",
     "persist.client.shard.compaction", "persist.core.binding", "persist.core.catalog", "persist.core.source",
     "persist.machine.backup", "persist.machine.compaction.compactor", "persist.machine.compaction.scheduler",

@@ -8,6 +8,7 @@ import typer
 from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import Age, Commit, Run, Where
+from persist_cli.shard.commands import finalize
 
 app = App(help="Clean up: every command only shows what it would do, unless --commit is given.", no_args_is_help=True)
 
@@ -244,3 +245,6 @@ def rebuild(
         commit=which.commit,
     )
     raise typer.Exit(code)
+
+
+app.command()(finalize)

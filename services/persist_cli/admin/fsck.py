@@ -46,7 +46,7 @@ def fsck(
 async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool, after: str) -> int:
     """Print what is wrong. The exit code."""
     from persist.errors import LocationError
-    from persist.machine.one_blob import IN_A_ROW_MAX
+    from persist.machine.parts.one_blob import IN_A_ROW_MAX
     from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
     from persist_cli.terminal import counted, print_json, print_table, progress
 

@@ -24,10 +24,10 @@ from persist import (
 )
 from persist.runtime import system
 from persist.typed import AnyOutcome
+from pyspark_persist.write.planned import PlannedWrite
 
 if TYPE_CHECKING:
     import persist
-    from pyspark_persist.write.writing import Write
 
 ATTEMPTS: Final = 100
 """How often a commit follows a moving upper before it gives up."""
@@ -61,7 +61,11 @@ class WriteCommit:
     """One commit: place it, try, and follow the upper while the options leave it free."""
 
     def __init__(
-        self, write: "Write", writer_id: str, prepared: "list[persist.PreparedBatch]", transaction: Transaction | None
+        self,
+        write: PlannedWrite,
+        writer_id: str,
+        prepared: "list[persist.PreparedBatch]",
+        transaction: Transaction | None,
     ) -> None:
         self._write = write
         self._options = write.options

@@ -19,8 +19,9 @@ from persist import InvalidArgument, PreparedBatch, Token, Transaction
 from persist.runtime import system
 from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
-from pyspark_persist.write.columns import Columns, columns_of, schema_for
+from pyspark_persist.write.columns import columns_of, schema_for
 from pyspark_persist.write.commit import CommitResult, WriteCommit
+from pyspark_persist.write.planned import PlannedWrite
 from pyspark_persist.write.writers import WRITERS
 
 _log = logging.getLogger("persist.spark")
@@ -36,20 +37,8 @@ class TaskOutput(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyp
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write:
-    """One write as values: made on the driver, pickled to the tasks and the commit. ``token`` makes it happen once.
-
-    ``schema``: what the shard has by the time of the commit. ``is_new``: there was no shard when it was planned.
-    """
-
-    options: WriteOptions
-    columns: Columns
-    schema: Any
-    is_new: bool
-    spec: Any
-    writer_id: str
-    token: str
-    overwrite: bool
+class Write(PlannedWrite):
+    """One write: made on the driver, pickled to the tasks and the commit."""
 
     @classmethod
     def plan(cls, options: WriteOptions, schema: st.StructType, *, overwrite: bool) -> "Write":
