@@ -4,6 +4,7 @@ They come within a second, or not at all: at Tab one wants neither to wait nor t
 offered, and a process that completes does nothing else, so that it can simply end.
 """
 
+import atexit
 import contextlib
 import os
 import sys
@@ -75,11 +76,17 @@ def _offered(context: typer.Context, incomplete: str, *looks: Callable[["Locatio
     looker.start()
     looker.join(SECONDS)
     if looker.is_alive():
-        # It may have begun what a process waits for before it ends.
+        # What it began may be waited for before a process ends; and what is torn down under a thread aborts.
         end = Timer(_END_SECONDS, os._exit, [0])
         end.daemon = True
         end.start()
+        atexit.register(_end)
     return sorted(name for name in found.copy() if name.startswith(incomplete))
+
+
+def _end() -> None:
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _be_silent() -> None:
