@@ -55,7 +55,7 @@ async def shard_of(
     if found is None:
         if create:
             return names.new_shard(wanted)
-        raise names.not_found(wanted, await _near(location, wanted, deadline))
+        raise names.not_found(wanted, await near(location, wanted, deadline))
     if writes:
         found.check_appended(wanted)
     return found.shard
@@ -81,7 +81,7 @@ async def _look(location: Location, shard: ShardId, deadline: Deadline) -> Shard
         return None
 
 
-async def _near(location: Location, name: str, deadline: Deadline) -> list[str]:
+async def near(location: Location, name: str, deadline: Deadline) -> list[str]:
     """Near names, of items first; none where finding them would take long."""
     items = [] if location.claims is None else await location.claims.near(name)
     if items:

@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from persist.client.shard.naming import claimed, find
+from persist.client.shard.naming import claimed, find, near
 from persist.client.table.data_shard import TableShard
 from persist.client.table.table import Table
 from persist.client.table.transaction import ALONE
@@ -15,7 +15,7 @@ from persist.client.timeline.oracle import Oracle
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
-from persist.core.names import MODES, Named, id_or_name, new_shard
+from persist.core.names import MODES, Named, id_or_name, new_shard, not_found
 from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument
 from persist.retry.deadline import Deadline
@@ -49,6 +49,11 @@ async def open_table(
     wal = await log_of(timeout=timeout) if mode == "wal" else None
     oracle = await oracle_of(timeout=seconds(deadline))
     named = await _shard_of(client, name, mode, timeline, deadline, is_asked=is_keyed is None)
+    if named is None:
+        missing = str(name)
+        if schema is None:
+            raise not_found(missing, await near(client.location, missing, deadline))
+        named = Named(new_shard(missing, mode, str(timeline)), mode, str(timeline))
     data = await TableShard.open(client, named.shard, schema, timeout=seconds(deadline))
     # What was there before it was a table must not put its times, or what it hides from a log, in the way.
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
@@ -72,8 +77,9 @@ async def open_table(
 
 async def _shard_of(
     client: "ShardClient", name: ShardId | str, mode: str, timeline: Timeline, deadline: Deadline, *, is_asked: bool
-) -> Named:
-    """What a name, or an id, stands for, to be used as a table of this mode and timeline. Raises InvalidArgument.
+) -> Named | None:
+    """What a name, or an id, stands for, to be used as a table of this mode and timeline; None: nothing has the name.
+    Raises InvalidArgument.
 
     ``is_asked``: an environment is asked about an id, too.
     """
@@ -86,7 +92,7 @@ async def _shard_of(
         return Named(wanted, keyed=claim.keyed, item=claim.item)
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
-        return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
+        return None
     _check_serves(found, wanted, mode, timeline)
     return found
 
