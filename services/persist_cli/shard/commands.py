@@ -177,10 +177,10 @@ def finalize(
 ) -> None:
     """Delete a closed shard for ever: only a marker stays, and its id can never be used again."""
     target, settings = at.target(), run.settings()
-    from persist_cli.admin import work as admin_work
+    from persist_cli.shard import finalizing
 
     with target.open(settings) as client:
-        admin_work.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=run.json)
+        finalizing.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=run.json)
 
 
 def _names(text: str) -> tuple[str, ...]:
