@@ -11,7 +11,7 @@ the command line itself. They look like ordinary words. Source: reliability.md s
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TextIO
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -40,6 +40,7 @@ _BEYOND: Final = 4
 
 _secrets: set[str] = set()
 _ordinary: set[str] = {"persist"}
+_ordinary_later: list[Callable[[], Iterable[str]]] = []
 _pattern: "re.Pattern[str] | None" = None
 
 
@@ -57,9 +58,12 @@ def learn_environment(environ: Mapping[str, str]) -> None:
         learn(value)
 
 
-def leave_ordinary(words: Iterable[str]) -> None:
-    """Never scrub these words, which persist itself writes: a password that equals one stays visible."""
-    _ordinary.update(words)
+def leave_ordinary(words: Callable[[], Iterable[str]]) -> None:
+    """Never scrub these words, which persist itself writes: a password that equals one stays visible.
+
+    They are asked for when there is a first secret to compare them with, and most processes are given none.
+    """
+    _ordinary_later.append(words)
 
 
 def scrub(text: str, limit: int | None = None) -> str:
@@ -146,6 +150,8 @@ def _without_stump(text: str, longest: int) -> str:
 
 def _keep(secret: str) -> None:
     global _pattern
+    while _ordinary_later:
+        _ordinary.update(_ordinary_later.pop()())
     if secret in _ordinary:
         return
     forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1]}

@@ -19,9 +19,9 @@ def reference() -> Iterator[str]:
     """Markdown of all commands, in the order of ``persist --help``, after the options that many of them share."""
     import typer.main
 
-    from persist_cli.app import app
+    from persist_cli.tree import tree
 
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(tree())
     yield "## Options before the command\n"
     yield from _table(root.params)
     shared = _shared(root)

@@ -10,7 +10,7 @@ from typing import cast
 
 from persist.client.catalog.port import LedCatalog, ReadWriteCatalog
 from persist.client.collections.access import Access
-from persist.client.collections.control.duties.duty import Gauges
+from persist.client.collections.control.duty import Gauges
 from persist.client.collections.leader import Leader
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement

@@ -1,122 +1,24 @@
-"""The commands in one tree, and what a failure looks like: one line with the next step, and an exit code.
-
-Heavy imports (Arrow, gRPC, Spark) happen inside the commands that need them, so that ``--help`` is quick.
-"""
+"""One command line: it is run, and what fails is one line with the next step, and an exit code."""
 
 import contextlib
 import functools
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, TextIO, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TextIO, cast
 
 import typer
 import typer.main
-from typer.core import TyperGroup
 
 from persist.typed import Fields, Record
-from persist_cli.admin import commands as admin
-from persist_cli.admin import fsck, usage
-from persist_cli.backup import commands as backup
-from persist_cli.bundles import App
-from persist_cli.catalog import commands as catalog
-from persist_cli.doctor import commands as doctor
-from persist_cli.hold import commands as holds
 from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.output import Effect, Output, OutputFailed
 from persist_cli.partly import SAID_OF, PartlyDone, happened
-from persist_cli.serve import commands as serve
-from persist_cli.shard import commands as shards
-from persist_cli.sink import commands as sinks
-from persist_cli.source import commands as sources
-from persist_cli.sql import commands as sql
+from persist_cli.tree import tree, words
 
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 78
-
-ORDER: Final = (
-    "dev",
-    "doctor",
-    "sql",
-    "hold",
-    "shard",
-    "source",
-    "sink",
-    "catalog",
-    "serve",
-    "backup",
-    "usage",
-    "fsck",
-    "admin",
-)
-
-
-class _Root(TyperGroup):
-    """All commands, in the order in which people come to need them."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=ORDER.index)
-
-
-app = App(
-    name="persist",
-    cls=_Root,
-    help="Durable, definite time-varying collections: run services, look into shards, mend. "
-    "Exits with 0 done, 1 failed, 2 wrong usage, 3 done in part, 78 refused.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-BEGIN: Final = "Begin here"
-DATA: Final = "Data"
-RUN: Final = "Run it"
-KEEP: Final = "Keep it well"
-
-app.command("dev", rich_help_panel=BEGIN, short_help="All services in one process, on this machine.")(serve.dev)
-app.command("doctor", effect=Effect.READS, rich_help_panel=BEGIN, short_help="What is wrong here, and what to do.")(
-    doctor.doctor
-)
-app.command("sql", rich_help_panel=DATA, short_help="Query and change collections by name, at a time.")(sql.sql)
-app.add_typer(holds.app, name="hold", rich_help_panel=DATA, short_help="Keep the history of collections readable.")
-app.add_typer(shards.app, name="shard", rich_help_panel=DATA)
-app.add_typer(sources.app, name="source", rich_help_panel=DATA)
-app.add_typer(sinks.app, name="sink", rich_help_panel=DATA)
-app.add_typer(catalog.app, name="catalog", rich_help_panel=DATA, short_help="Look into catalogs, and repair them.")
-app.add_typer(serve.app, name="serve", rich_help_panel=RUN)
-app.add_typer(backup.app, name="backup", rich_help_panel=KEEP)
-app.command(
-    "usage", effect=Effect.READS, rich_help_panel=KEEP, short_help="What shards keep in Blob, and what it costs."
-)(usage.usage)
-app.command("fsck", effect=Effect.READS, rich_help_panel=KEEP, short_help="Check that all that shards need is there.")(
-    fsck.fsck
-)
-app.add_typer(admin.app, name="admin", rich_help_panel=KEEP, short_help="Clean up and mend, with --commit.")
-shards.app.command("finalize")(admin.finalize)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"persist {version('persist-tvc')}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    context: typer.Context,
-    debug: Annotated[
-        bool, typer.Option("--debug", envvar="PERSIST_DEBUG", help="Show the traceback of a failure.")
-    ] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
-    ] = False,
-) -> None:
-    """Options before the command apply to all of them."""
-    invocation = context.ensure_object(Invocation)
-    invocation.debug = debug
-    invocation.hush()
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -124,22 +26,12 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
     Nothing that was given as a secret, on the command line or in the environment, comes out on standard error.
     """
-    invocation = Invocation(arguments=arguments, environ=environ, vocabulary=frozenset(_words(app)))
+    invocation = Invocation(arguments=arguments, environ=environ, vocabulary=words)
     output = Output(sys.stdout)
     with contextlib.redirect_stderr(cast(TextIO, _Hushed(sys.stderr, invocation))):
         with contextlib.redirect_stdout(cast(TextIO, output)):
             code = _run(arguments, invocation, output)
         return output.end(code)
-
-
-def _words(tree: typer.Typer) -> Iterator[str]:
-    """The names of the commands, of groups and below them."""
-    for command in tree.registered_commands:
-        yield command.name or getattr(command.callback, "__name__", "").replace("_", "-")
-    for group in tree.registered_groups:
-        inside = group.typer_instance
-        yield str(group.name or (inside.info.name if inside else ""))
-        yield from _words(inside) if inside else ()
 
 
 class _Hushed:
@@ -166,15 +58,16 @@ class _Hushed:
 
 
 @functools.cache
-def _command() -> Callable[..., object]:
-    """The tree of all commands, which takes longer to make than many a command takes to run."""
-    return typer.main.get_command(app)
+def _command(branch: str) -> Callable[..., object]:
+    return typer.main.get_command(tree(branch))
 
 
 def _run(arguments: Sequence[str], invocation: Invocation, output: Output) -> int:
     try:
         # Not standalone: that would break lines, in which no secret could be found any more.
-        code = _command()(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
+        # Options before the command are flags: the first word that is none names the branch.
+        branch = next((word for word in arguments if not word.startswith("-")), "")
+        code = _command(branch)(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):

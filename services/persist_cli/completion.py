@@ -1,22 +1,30 @@
 """What a shell is offered when a word is half typed: names that a location has, where one is at hand.
 
-They come within a second, or not at all: at Tab one wants neither to wait nor to read errors. A process that
-completes does nothing else, so that it can simply end.
+They come within a second, or not at all: at Tab one wants neither to wait nor to read errors. What was found by then is
+offered, and a process that completes does nothing else, so that it can simply end.
 """
 
+import atexit
+import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Thread, Timer
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 if TYPE_CHECKING:
+    from persist.settings import Settings
     from persist_cli.options import LocationTarget
+    from persist_ingest import Source
 
-SECONDS: Final = 0.7
+SECONDS: Final = 1.0
 """For what is looked up, beside the start of the process."""
+_END_SECONDS: Final = 0.3
+"""For what was looked up to be said, and for the process to end."""
+_OPEN: Final = "persist.public."
+"""The schema whose items go by their own name."""
 
 
 def sources(context: typer.Context, incomplete: str) -> list[str]:
@@ -25,8 +33,13 @@ def sources(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def tables(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of shards; from a dot on, names that sources gave their tables: ``SOURCE.EXPORT``."""
-    return _offered(context, incomplete, table_names if "." in incomplete else shard_ids)
+    """What can be read: ids of shards, items by name; from a dot on, also what sources export: ``SOURCE.EXPORT``."""
+    return _offered(context, incomplete, shard_ids, item_names, *([export_names] if "." in incomplete else []))
+
+
+def items(context: typer.Context, incomplete: str) -> list[str]:
+    """Items of the environment."""
+    return _offered(context, incomplete, item_names)
 
 
 def kinds(incomplete: str) -> list[str]:
@@ -43,31 +56,43 @@ def source_types(incomplete: str) -> list[str]:
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
-def _offered(context: typer.Context, incomplete: str, look: Callable[["LocationTarget"], Iterable[str]]) -> list[str]:
-    _limit()
-    try:
+def _offered(context: typer.Context, incomplete: str, *looks: Callable[["LocationTarget"], Iterable[str]]) -> list[str]:
+    """What the looks find in time, the quickest first."""
+    found: set[str] = set()
+
+    def look() -> None:
         from persist_cli.options import PLACES, Where
 
-        target = Where(context=context, **{name: context.params.get(name) for name in PLACES}).target()
-        target.check_there()
-        return sorted(name for name in set(look(target)) if name.startswith(incomplete))
-    except Exception:
-        return []  # whatever is wrong is reported when the command runs
-    finally:
-        if hasattr(signal, "setitimer"):
-            # Python forgets its handlers while it ends: the alarm would kill the process then, and the shell say so.
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        # Whatever is wrong is reported when the command runs.
+        with contextlib.suppress(Exception):
+            target = Where(context=context, **{name: context.params.get(name) for name in PLACES}).target()
+            target.check_there()
+            for each in looks:
+                with contextlib.suppress(Exception):
+                    found.update(each(target))
+
+    _be_silent()
+    looker = Thread(target=look, daemon=True)
+    looker.start()
+    looker.join(SECONDS)
+    if looker.is_alive():
+        # What it began may be waited for before a process ends; and what is torn down under a thread aborts.
+        end = Timer(_END_SECONDS, os._exit, [0])
+        end.daemon = True
+        end.start()
+        atexit.register(_end)
+    return sorted(name for name in found.copy() if name.startswith(incomplete))
 
 
-def _limit() -> None:
-    """End the process when time is up, and be silent until then, libraries too."""
+def _end() -> None:
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _be_silent() -> None:
+    """Libraries too."""
     sys.stderr.flush()
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)
-    if hasattr(signal, "setitimer"):
-        # The default action of the signal would be reported by the shell.
-        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def shard_ids(target: "LocationTarget") -> list[str]:
@@ -98,15 +123,28 @@ def source_names(target: "LocationTarget") -> list[str]:
     return list(_records(target))
 
 
-def table_names(target: "LocationTarget") -> list[str]:
+def item_names(target: "LocationTarget") -> Iterator[str]:
+    """Of what its environment names and has a shard: in the schema that all begin with by the name alone, too."""
+    with target.open(_hasty()) as client:
+        for name in client.item_names().values():
+            yield name
+            if name.startswith(_OPEN):
+                yield name.removeprefix(_OPEN)
+
+
+def export_names(target: "LocationTarget") -> list[str]:
     """Of what its sources export."""
     return [f"{name}.{export}" for name, source in _records(target).items() for export in source.exports]
 
 
-def _records(target: "LocationTarget") -> Any:
-    import persist
+def _records(target: "LocationTarget") -> "Mapping[str, Source]":
     import persist_ingest
 
-    settings = persist.Settings(timeout_ms=int(SECONDS * 1000))
-    with target.open(settings) as client:
+    with target.open(_hasty()) as client:
         return persist_ingest.Records(client).sources()
+
+
+def _hasty() -> "Settings":
+    from persist.settings import Settings
+
+    return Settings(timeout_ms=int(SECONDS * 1000))

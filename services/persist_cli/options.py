@@ -1,13 +1,12 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from persist_cli import completion
 from persist_cli.terminal import note
 
 if TYPE_CHECKING:
@@ -77,14 +76,19 @@ AllowUnsafe = Annotated[
         rich_help_panel=RUN,
     ),
 ]
-ShardArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SHARD",
-        help="A shard id (s…), or a table name, whose shard id derives from it.",
-        autocompletion=completion.tables,
+Age = Annotated[
+    float,
+    typer.Option(
+        "--safe-age",
+        metavar="HOURS",
+        min=0.0,
+        help="Writers that began earlier, and that the shard does not know, are refused from then on.",
     ),
 ]
+After = Annotated[
+    str, typer.Option("--after", metavar="SHARD", help="Go on behind this shard, where an earlier run was cut off.")
+]
+Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only show what would be done.")]
 
 EXIT_FAILED: Final = 1
 TIMEOUT_SECONDS = 30.0
@@ -100,7 +104,7 @@ class Invocation:
     debug: bool = False
     json: bool = False
     hushed: bool = False
-    vocabulary: frozenset[str] = frozenset()
+    vocabulary: Callable[[], Iterable[str]] = tuple
     """Words of the command line itself: a secret that equals one cannot be distinguished from it."""
 
     def hush(self) -> None:

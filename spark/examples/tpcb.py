@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +22,8 @@ import persist
 import persist_ingest as ingest
 from examples import tpcb_report
 from examples.tpcb_bank import MONEY, TABLES, Bank, rate_of, transactions_of
-from examples.tpcb_checks import Snapshots, Watcher, Watching, same_rows
+from examples.tpcb_checks import Snapshots, Watcher, same_rows
+from examples.tpcb_report import Scenario, TpcbOutcome
 from persist.runtime import system
 from persist_ingest.location import client
 from pyspark_persist.session import export_python, java_problem, session_of
@@ -35,52 +35,6 @@ SOURCE: Final = "bank"
 CATCH_UP_SECONDS: Final = 120.0
 _SLEEP: Final = threading.Event()
 """Never set: waiting for it is sleeping."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """How long and how hard: ``rate`` transactions a second (0: as many as go), four changes each."""
-
-    seconds: int = 20
-    rate: int = 500
-    scale: int = 2
-    pause_seconds: float = 0.5
-    tick_ms: int = 200
-    kill: bool = True
-    looks: int = 0
-    """Looks at least: those that did not fit in come after the work."""
-
-
-@dataclass(slots=True, kw_only=True)
-class TpcbOutcome:
-    """Everything the job found."""
-
-    scenario: Scenario
-    snapshot_rows: int = 0
-    snapshot_seconds: float = 0.0
-    transactions: int = 0
-    tps: float = 0.0
-    watching: Watching = field(default_factory=Watching)
-    killed_at: float = 0.0
-    caught_up_seconds: float = 0.0
-    history_rows: int = 0
-    tables: dict[str, bool] = field(default_factory=dict)
-    spark_sums: dict[str, int] = field(default_factory=dict)
-    reread: int = 0
-
-    @property
-    def agrees(self) -> bool:
-        """Every look balanced, and nothing was lost or doubled."""
-        looks = self.watching.looks
-        return (
-            self.watching.error is None
-            and bool(looks)
-            and all(look.agrees for look in looks)
-            and len(self.tables) == len(TABLES)
-            and all(self.tables.values())
-            and self.history_rows == self.transactions
-            and len(set(self.spark_sums.values())) == 1
-        )
 
 
 class Ingester:

@@ -1,19 +1,65 @@
-"""What the TPC-B job prints: what it is doing, then what it found."""
+"""What the TPC-B job was asked for, what it found, and how it prints both."""
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from examples.tpcb import TpcbOutcome
-
+from examples.tpcb_bank import TABLES
+from examples.tpcb_checks import Watching
 
 LOOKS_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """How long and how hard: ``rate`` transactions a second (0: as many as go), four changes each."""
+
+    seconds: int = 20
+    rate: int = 500
+    scale: int = 2
+    pause_seconds: float = 0.5
+    tick_ms: int = 200
+    kill: bool = True
+    looks: int = 0
+    """Looks at least: those that did not fit in come after the work."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TpcbOutcome:
+    """Everything the job found."""
+
+    scenario: Scenario
+    snapshot_rows: int = 0
+    snapshot_seconds: float = 0.0
+    transactions: int = 0
+    tps: float = 0.0
+    watching: Watching = field(default_factory=Watching)
+    killed_at: float = 0.0
+    caught_up_seconds: float = 0.0
+    history_rows: int = 0
+    tables: dict[str, bool] = field(default_factory=dict)
+    spark_sums: dict[str, int] = field(default_factory=dict)
+    reread: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Every look balanced, and nothing was lost or doubled."""
+        looks = self.watching.looks
+        return (
+            self.watching.error is None
+            and bool(looks)
+            and all(look.agrees for look in looks)
+            and len(self.tables) == len(TABLES)
+            and all(self.tables.values())
+            and self.history_rows == self.transactions
+            and len(set(self.spark_sums.values())) == 1
+        )
 
 
 @contextlib.contextmanager
@@ -40,7 +86,7 @@ def bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
-def show(outcome: "TpcbOutcome", *, seconds: float) -> None:
+def show(outcome: TpcbOutcome, *, seconds: float) -> None:
     """Print the looks and the verdict."""
     console = Console()
     console.print()
@@ -60,7 +106,7 @@ def show(outcome: "TpcbOutcome", *, seconds: float) -> None:
         console.print(f"[red]{outcome.watching.error}[/]")
 
 
-def as_json(outcome: "TpcbOutcome") -> dict[str, object]:
+def as_json(outcome: TpcbOutcome) -> dict[str, object]:
     """What the tables say, for programs. Lags are seconds."""
     looks = outcome.watching.looks
     return {
@@ -100,7 +146,7 @@ def _looks(looks: list[Any]) -> Table:
     return table
 
 
-def _facts(outcome: "TpcbOutcome") -> Table:
+def _facts(outcome: TpcbOutcome) -> Table:
     scenario, watching = outcome.scenario, outcome.watching
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="cyan", no_wrap=True)

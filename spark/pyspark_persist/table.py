@@ -11,10 +11,8 @@ import pyarrow as pa
 
 from persist import Antichain, ShardNotFound
 from persist_ingest.location import Target
-from pyspark_persist import register
 from pyspark_persist.application import application_of
 from pyspark_persist.audit.entry import SHOWN, author_of
-from pyspark_persist.audit.keeping import settled, start
 from pyspark_persist.change.expressions import Condition, Values
 from pyspark_persist.change.merge import MergeBuilder, On
 from pyspark_persist.change.rows import deletion, overwriting, restoration, update
@@ -26,8 +24,10 @@ from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import NAMES_OF_SHARDS, WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
+from pyspark_persist.registering import register
 from pyspark_persist.tags import tag, tags, untag
 from pyspark_persist.write.commit import CommitResult
+from pyspark_persist.write.keeping import settled, start
 from pyspark_persist.write.writing import TaskOutput, Write, transaction_of
 
 if TYPE_CHECKING:

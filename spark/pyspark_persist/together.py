@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from persist.typed import Fields
-from pyspark_persist import register
 from pyspark_persist.options.parsing import parse_read
+from pyspark_persist.registering import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

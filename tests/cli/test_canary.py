@@ -13,7 +13,7 @@ import typer.main
 from cli.conftest import Done
 
 from persist import redaction
-from persist_cli.app import app
+from persist_cli.tree import tree
 from persist_host import logs
 
 CANARY = "C4nary"
@@ -53,7 +53,7 @@ def leaves(command: typer.core.TyperCommand, path: tuple[str, ...] = ()) -> Iter
         yield path, command
 
 
-COMMANDS = dict(leaves(typer.main.get_command(app)))
+COMMANDS = dict(leaves(typer.main.get_command(tree())))
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,19 @@ def test_names_of_a_location_are_found(persist, here, people):
     assert persist("source", "create", "many", *options, *here).code == 0
     assert completion.source_names(target) == ["many"]
     [export] = persist("source", "list", *here, "--json").json["sources"][0]["exports"]
-    assert completion.table_names(target) == [f"many.{export}"]
+    assert completion.export_names(target) == [f"many.{export}"]
+
+
+def test_items_are_found_by_name_and_named_alone_in_the_schema_of_everybody(persist, here):
+    target = LocationTarget(endpoint=None, location=here[1], blob=None, consensus=None)
+    script = "create table flights (a int); create schema own; create table own.deep (a int)"
+    assert persist("sql", script, *here).code == 0
+    assert sorted(completion.item_names(target)) == ["flights", "persist.own.deep", "persist.public.flights"]
+    for words in (("shard", "inspect", "fl"), ("shard", "snapshot", "fl"), ("hold", "create", "h", "fl")):
+        code, offered, said = completed("persist", *words, PERSIST_LOCATION=here[1])
+        # A machine that is busy has not found them in time: what it offers is never anything else.
+        assert (code, said) == (0, "")
+        assert offered in ([], ["flights"])
 
 
 @pytest.mark.parametrize("words", [("shard", "inspect", "s"), ("shard", "inspect", "many."), ("source", "run", "m")])

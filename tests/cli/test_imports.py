@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import persist
+from persist_cli.tree import BRANCHES
 
 HEAVY = ("boto3", "google.rpc", "grpc", "opentelemetry", "pandas", "psycopg", "pyspark", "redis", "uvloop")
 NOT_FOR_HELP = (
@@ -15,7 +16,8 @@ NOT_FOR_HELP = (
     "persist_host", "persist_ingest", "pyarrow", "sqlite3",
 )  # fmt: skip
 NOT_FOR_SNAPSHOT = (
-    *HEAVY, "persist.client.binding", "persist.client.blocking.catalog", "persist.client.blocking.compaction",
+    *HEAVY, "pyarrow.acero", "pyarrow.dataset", "persist.client.binding",
+    "persist.client.blocking.catalog", "persist.client.blocking.compaction",
     "persist.client.blocking.minter", "persist.client.catalog", "persist.client.remote",
     "persist.client.shard.compaction", "persist.core.binding", "persist.core.catalog", "persist.core.source",
     "persist.machine.backup", "persist.machine.compaction.compactor", "persist.machine.compaction.scheduler",
@@ -58,6 +60,13 @@ def test_snapshot_of_files_imports_neither_pandas_nor_servers_nor_what_compacts(
     modules = imported("shard", "snapshot", "people", "--as-of", "0", "--location", str(tmp_path))
     assert "pyarrow" in modules
     assert among(modules, NOT_FOR_SNAPSHOT) == []
+
+
+@pytest.mark.parametrize("words", [("shard", "list"), ("fsck",), ("usage",), ("catalog", "items")], ids=" ".join)
+def test_a_command_makes_no_branch_but_its_own(words: tuple[str, ...]) -> None:
+    modules = imported(*words, "--help")
+    branches = {branch.module for branch in BRANCHES.values()} & modules
+    assert branches == {BRANCHES[words[0]].module}
 
 
 def test_pandas_can_be_had_by_whoever_asks_for_it_after_a_command(tmp_path: Path) -> None:

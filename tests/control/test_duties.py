@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from persist.client.collections.control.duties.duty import Duty, Unwatched
+from persist.client.collections.control.duty import Duty, Unwatched
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.errors import Determinate
 from persist.retry.tasks import ended

@@ -10,7 +10,7 @@ import typer.main
 from pages.fences import CODE, FOLLOWED, FOLLOWED_WITH_SPARK, PAGES, ROOT, Fence, fences, matches
 from pages.running import commands
 
-from persist_cli.app import app
+from persist_cli.tree import tree
 
 ALL = [fence for page in PAGES for fence in fences(page)]
 
@@ -61,7 +61,7 @@ def command_lines() -> list[tuple[Fence, str]]:
 @pytest.mark.parametrize(("fence", "line"), command_lines(), ids=lambda value: str(value)[:60])
 def test_command_lines_name_commands_and_options_that_exist(fence: Fence, line: str) -> None:
     words = [word for word in shlex.split(line.split(" > ")[0], comments=True) if word != "…"][1:]
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(tree())
     while hasattr(command, "commands"):
         assert words, f"{fence}: {line} names no command"
         name = words.pop(0)

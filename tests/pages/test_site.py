@@ -16,7 +16,7 @@ import persist.catalog
 import persist.sinks
 import persist_ingest
 import pyspark_persist
-from persist_cli.app import app
+from persist_cli.tree import tree
 
 SITE = ROOT / "deploy/site"
 
@@ -65,7 +65,7 @@ def test_reference_of_asyncio_has_every_name_that_differs() -> None:
 
 def test_reference_of_the_command_line_has_every_command_and_option() -> None:
     text = "\n".join(hook("commands").reference())
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(tree())
     waiting = [("persist", root)]
     seen = 0
     while waiting:

@@ -14,7 +14,8 @@ from persist.client.collections.late_items import LateItems
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.shard.times import TimeLike
-from persist.client.table.table import Mode, Table, open_table
+from persist.client.table.opening import open_table
+from persist.client.table.table import Mode, Table
 from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle, Times

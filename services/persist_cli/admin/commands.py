@@ -7,11 +7,10 @@ import typer
 
 from persist_cli import completion
 from persist_cli.bundles import App
-from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
+from persist_cli.options import Age, Commit, Run, Where
+from persist_cli.shard.commands import finalize
 
 app = App(help="Clean up: every command only shows what it would do, unless --commit is given.", no_args_is_help=True)
-
-Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only show what would be done.")]
 
 
 @dataclass(kw_only=True)
@@ -43,20 +42,6 @@ class WhereCompaction(Where):
             metavar="HOST:PORT", help="A PersistCompaction that is to do it (with --shard); several, comma separated."
         ),
     ] = None
-
-
-Age = Annotated[
-    float,
-    typer.Option(
-        "--safe-age",
-        metavar="HOURS",
-        min=0.0,
-        help="Writers that began earlier, and that the shard does not know, are refused from then on.",
-    ),
-]
-After = Annotated[
-    str, typer.Option("--after", metavar="SHARD", help="Go on behind this shard, where an earlier run was cut off.")
-]
 
 
 @app.command()
@@ -262,19 +247,4 @@ def rebuild(
     raise typer.Exit(code)
 
 
-@app.command()
-def finalize(
-    shard: ShardArgument,
-    force: Annotated[bool, typer.Option("--force", help="Close it first, even while it is read and written.")] = False,
-    commit: Commit = False,
-    *,
-    at: Where,
-    run: Run,
-    timeout: Timeout = TIMEOUT_SECONDS,
-) -> None:
-    """Delete a closed shard for ever: only a marker stays, and its id can never be used again."""
-    target, settings = at.target(), run.settings()
-    from persist_cli.admin import work as admin_work
-
-    with target.open(settings) as client:
-        admin_work.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=run.json)
+app.command()(finalize)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from persist_cli import completion
-from persist_cli.admin.commands import After, Age
-from persist_cli.options import Run, Where
+from persist_cli.arguments import OnlyShards
+from persist_cli.options import After, Age, Run, Where
 
 if TYPE_CHECKING:
     from persist.core.ids import ShardId
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def fsck(
-    shard: Annotated[
-        list[str] | None,
-        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
-    ] = None,
+    shard: OnlyShards = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
     safe_age: Age = 24.0,
     after: After = "",
@@ -50,7 +46,7 @@ def fsck(
 async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: int, json: bool, after: str) -> int:
     """Print what is wrong. The exit code."""
     from persist.errors import LocationError
-    from persist.machine.one_blob import IN_A_ROW_MAX
+    from persist.machine.parts.one_blob import IN_A_ROW_MAX
     from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
     from persist_cli.terminal import counted, print_json, print_table, progress
 

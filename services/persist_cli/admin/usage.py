@@ -4,16 +4,12 @@ from typing import Annotated
 
 import typer
 
-from persist_cli import completion
-from persist_cli.admin.commands import After, Age
-from persist_cli.options import Run, Where
+from persist_cli.arguments import OnlyShards
+from persist_cli.options import After, Age, Run, Where
 
 
 def usage(
-    shard: Annotated[
-        list[str] | None,
-        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
-    ] = None,
+    shard: OnlyShards = None,
     safe_age: Age = 24.0,
     metrics: Annotated[
         list[str] | None,

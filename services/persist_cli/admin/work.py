@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-import persist
 from persist.core.ids import ShardId, check_blob_key
 from persist.core.shard.commands import AddRollup
 from persist.core.shard.compaction import gathered, most_worth
@@ -16,7 +15,7 @@ from persist.machine.upkeep.next_step import check
 from persist_cli.admin.administration import Machine
 from persist_cli.options import EXIT_FAILED
 from persist_cli.outcomes import Outcomes, Row
-from persist_cli.terminal import counted, frontier, note, print_json, print_rows, print_table, progress
+from persist_cli.terminal import counted, note, print_json, print_rows, progress
 
 _STRANGERS = (
     "Blobs without a state stay: nothing shows that this is the right Consensus, nor that no process is about to make "
@@ -223,25 +222,6 @@ async def _missing(
         with outcomes.of(shard):
             found += await machine.fsck.missing(shard)
     return [each for each in found if each not in tried]
-
-
-def finalize(client: "persist.Client", shard: str, *, force: bool, commit: bool, timeout: float, json: bool) -> None:
-    """Finalize a shard through a client, or show what that would take away. Raises InvalidArgument: an item has it."""
-    done = client.finalize(shard, force=force, dry_run=not commit, timeout=timeout)
-    row = {
-        "shard": str(done.shard),
-        "upper": frontier(done.upper),
-        "since": frontier(done.since),
-        "rows": done.rows,
-        "readers": done.readers,
-        "writers": done.writers,
-        "finalized": done.finalized,
-    }
-    if json:
-        print_json({"committed": commit, **row})
-        return
-    print_table(tuple(row), [list(row.values())])
-    say(commit, [row])
 
 
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from persist_cli import completion
+from persist_cli.arguments import OnlyShards
 from persist_cli.bundles import App
 from persist_cli.options import LocationTarget, Report, Run, Where
 from persist_cli.output import Effect
@@ -29,10 +29,7 @@ Chosen = Annotated[
 @app.command()
 def create(
     destination: Destination,
-    shard: Annotated[
-        list[str] | None,
-        typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", autocompletion=completion.tables),
-    ] = None,
+    shard: OnlyShards = None,
     lease: Annotated[
         float, typer.Option(metavar="SECONDS", min=1.0, help="How long to hold garbage if this process stands still.")
     ] = 900.0,

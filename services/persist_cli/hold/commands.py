@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.catalog.place import Whose
 from persist_cli.options import Run
@@ -24,7 +25,12 @@ Role = Annotated[
 @app.command(effect=Effect.ONE_COMMIT)
 def create(
     name: Hold,
-    objects: Annotated[list[str], typer.Argument(metavar="NAME…", help="Tables, sources, indexes and views it keeps.")],
+    objects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME…", help="Tables, sources, indexes and views it keeps.", autocompletion=completion.items
+        ),
+    ],
     time: Annotated[
         str | None,
         typer.Option("--at", metavar="TIME", help=f"Readable from here on; else as early as can be. {TIMES_HELP}"),

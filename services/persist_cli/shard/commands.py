@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from persist_cli.arguments import ShardArgument
 from persist_cli.bundles import App
-from persist_cli.options import TIMEOUT_SECONDS, Run, ShardArgument, Timeout, Where
+from persist_cli.options import TIMEOUT_SECONDS, Commit, Run, Timeout, Where
 from persist_cli.output import Effect
 from persist_cli.times import AsOf, From, NewUpper, RowTime, Until
 
@@ -163,6 +164,24 @@ def listen(
         shard_reads.listen(
             client, shard, start=start, snapshot=snapshot, until=until, idle=idle, timeout=timeout, json=run.json
         )
+
+
+@app.command()
+def finalize(
+    shard: ShardArgument,
+    force: Annotated[bool, typer.Option("--force", help="Close it first, even while it is read and written.")] = False,
+    commit: Commit = False,
+    *,
+    at: Where,
+    run: Run,
+    timeout: Timeout = TIMEOUT_SECONDS,
+) -> None:
+    """Delete a closed shard for ever: only a marker stays, and its id can never be used again."""
+    target, settings = at.target(), run.settings()
+    from persist_cli.shard import finalizing
+
+    with target.open(settings) as client:
+        finalizing.finalize(client, shard, force=force, commit=commit, timeout=timeout, json=run.json)
 
 
 def _names(text: str) -> tuple[str, ...]:

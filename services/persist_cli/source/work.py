@@ -19,7 +19,7 @@ from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
 from persist_cli.times import dated
 from persist_ingest.items import item_names
-from persist_ingest.pipeline.again import check_export
+from persist_ingest.pipeline.anew.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS
 from persist_ingest.sources.port import SourceFailure
 

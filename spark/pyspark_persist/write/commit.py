@@ -27,10 +27,10 @@ from persist.runtime import system
 from persist.typed import AnyOutcome
 from persist_ingest.location import Target
 from pyspark_persist.audit.recording import Identity, recorded
+from pyspark_persist.write.planned import PlannedWrite
 
 if TYPE_CHECKING:
     import persist
-    from pyspark_persist.write.writing import Write
 
 ATTEMPTS: Final = 100
 """How often a commit follows a moving upper before it gives up."""
@@ -64,7 +64,11 @@ class WriteCommit:
     """One commit: place it, try, and follow the upper while the options leave it free."""
 
     def __init__(
-        self, write: "Write", writer_id: str, prepared: "list[persist.PreparedBatch]", transaction: Transaction | None
+        self,
+        write: PlannedWrite,
+        writer_id: str,
+        prepared: "list[persist.PreparedBatch]",
+        transaction: Transaction | None,
     ) -> None:
         self._write = write
         self._options = write.options

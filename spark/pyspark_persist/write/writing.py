@@ -22,8 +22,9 @@ from pyspark_persist.audit.entry import Author, Entry
 from pyspark_persist.audit.recording import is_audited
 from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
-from pyspark_persist.write.columns import Columns, columns_of, schema_for
+from pyspark_persist.write.columns import columns_of, schema_for
 from pyspark_persist.write.commit import CommitResult, WriteCommit
+from pyspark_persist.write.planned import PlannedWrite
 from pyspark_persist.write.writers import WRITERS
 
 _log = logging.getLogger("persist.spark")
@@ -39,22 +40,8 @@ class TaskOutput(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyp
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write:
-    """One write as values: made on the driver, pickled to the tasks and the commit. ``token`` makes it happen once.
-
-    ``schema``: what the shard has by the time of the commit. ``is_new``: there was no shard when it was planned.
-    ``entry``: what the shard's audit says of it, if there is one.
-    """
-
-    options: WriteOptions
-    columns: Columns
-    schema: Any
-    is_new: bool
-    spec: Any
-    writer_id: str
-    token: str
-    overwrite: bool
-    entry: Entry
+class Write(PlannedWrite):
+    """One write: made on the driver, pickled to the tasks and the commit."""
 
     @classmethod
     def plan(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist_ingest.decode.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
 from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.sources.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
 from persist_ingest.sources.options import columns
 from persist_ingest.sources.port import BadRows
 

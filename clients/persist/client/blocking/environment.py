@@ -12,12 +12,11 @@ import pyarrow as pa
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.bridge.streams import ArrowStream, Events, record_batches
 from persist.client.collections.cursors.cursor import Cursor as AioCursor
-from persist.client.collections.cursors.cursor import Fetched
 from persist.client.collections.environment import Environment as AioEnvironment
 from persist.client.collections.reading.contents import Contents as AioContents
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.subscribing import Subscription as AioSubscription
-from persist.client.collections.sinks.port import Target
+from persist.client.collections.sinks.port import Fetched, Target
 from persist.client.shard.read.split import Split
 from persist.client.shard.times import TimeLike
 from persist.core.catalog.ddl.described import Described, Session

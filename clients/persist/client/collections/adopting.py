@@ -1,4 +1,4 @@
-"""Adopting: a shard that has a name already, by what its id follows from, becomes the item of that name; and back.
+"""Adopting: a shard that has a name already, by what its id follows from, becomes the item of that name.
 
 Source: collections: names.
 """
@@ -9,28 +9,25 @@ from persist.client.collections.naming import name_of
 from persist.client.shard.naming import derived
 from persist.client.table.data_shard import TableShard
 from persist.client.table.wal import is_in_log
-from persist.core.catalog.ddl.effects import Executed
-from persist.core.catalog.ddl.statements import Adopt, Leave
+from persist.core.catalog.ddl.statements import Adopt
 from persist.core.ids import ShardId
 from persist.core.names import Named, not_found, only, possible
 from persist.core.time.timeline import timeline_of
+from persist.retry.deadline import Deadline
 
 if TYPE_CHECKING:
-    from persist.client.collections.environment import Environment
+    from persist.client.shard.client import ShardClient
 
 
-async def adopt(
-    environment: "Environment", name: str, *, shard: ShardId | None = None, timeline: str = "", timeout: float | None
-) -> Executed:
-    """The shard of a name becomes a table of the environment; ``shard``: this one, whatever its name.
+async def adoption(
+    client: "ShardClient", name: str, *, shard: ShardId | None, timeline: str, deadline: Deadline
+) -> Adopt:
+    """The statement by which the shard of a name becomes a table; ``shard``: this one, whatever its name.
 
     Everything of it stays readable, and its writers may go on. ``timeline``: of a shard whose id does not say.
-    Raises ShardNotFound, AmbiguousName (give the shard that is meant), UniquenessViolation (the name is an item's),
-    InvalidArgument, and as ``execute``.
+    Raises ShardNotFound, AmbiguousName (give the shard that is meant) and InvalidArgument.
     """
     wanted = name_of(name)
-    client = environment.access.client
-    deadline = client.location.attempts.deadline(timeout)
     found = await derived(client.location, wanted.item, deadline)
     if shard is None:
         one = only(wanted.item, found)
@@ -45,12 +42,4 @@ async def adopt(
         # Its id does not say it, as of an item of another schema that was left: the shard does.
         data = await TableShard.open(client, one.shard, schema, timeout=deadline.slice())
         mode = "wal" if await is_in_log(data, timeline_of(timeline), deadline) else "direct"
-    statement = Adopt(wanted, one.shard, schema, timeline, mode)
-    (executed,) = await environment.execute(statement, timeout=deadline.slice())
-    return executed
-
-
-async def leave(environment: "Environment", name: str, *, cascade: bool = False, timeout: float | None) -> Executed:
-    """An item is forgotten; its shard stays as it is. Raises UnknownObject, DependentObjects, and as ``execute``."""
-    (executed,) = await environment.execute(Leave(name_of(name), cascade), timeout=timeout)
-    return executed
+    return Adopt(wanted, one.shard, schema, timeline, mode)

@@ -13,7 +13,7 @@ from typing import Final
 from persist.client.catalog.implementation import find_catalog
 from persist.client.catalog.port import OpenableCatalog, ReadOnlyCatalog
 from persist.client.collections.access import Access
-from persist.client.collections.adopting import adopt, leave
+from persist.client.collections.adopting import adoption
 from persist.client.collections.cursors.cursor import Cursor, open_cursor
 from persist.client.collections.leading import Leading
 from persist.client.collections.naming import name_of
@@ -26,7 +26,7 @@ from persist.client.shard.handles import Closes
 from persist.client.shard.times import TimeLike
 from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
-from persist.core.catalog.ddl.statements import QualifiedName, Statement
+from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
 from persist.core.catalog.values import ObjectType
@@ -172,14 +172,18 @@ class Environment(Closes):
         say it. Raises ShardNotFound, AmbiguousName (give the shard that is meant), UniquenessViolation,
         InvalidArgument, and as ``execute``.
         """
-        return await adopt(self, name, shard=shard, timeline=timeline, timeout=timeout)
+        deadline = self._location.attempts.deadline(timeout)
+        statement = await adoption(self.access.client, name, shard=shard, timeline=timeline, deadline=deadline)
+        (executed,) = await self.execute(statement, timeout=deadline.slice())
+        return executed
 
     async def leave(self, name: str, *, cascade: bool = False, timeout: float | None = None) -> Executed:
         """The item of a name is forgotten, and its shard given back as it is: the reverse of ``adopt``.
 
         ``cascade``: with all that depends on it. Raises UnknownObject, DependentObjects, and as ``execute``.
         """
-        return await leave(self, name, cascade=cascade, timeout=timeout)
+        (executed,) = await self.execute(Leave(name_of(name), cascade), timeout=timeout)
+        return executed
 
     async def items(self, kind: ObjectType | None = None) -> tuple[Described, ...]:
         """All items, or those of a kind, as of now: those of the system first. Raises Uninitialized."""

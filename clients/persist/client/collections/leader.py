@@ -12,7 +12,7 @@ from persist.client.catalog.port import LedCatalog
 from persist.client.catalog.same_history import check_same
 from persist.client.collections.access import Access
 from persist.client.collections.control.controller import Controller
-from persist.client.collections.control.duties.duty import Gauges
+from persist.client.collections.control.duty import Gauges
 from persist.client.collections.executor import Executor
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.statements import Statement

@@ -55,5 +55,8 @@ def _whole(name: str) -> str:
         return f"[{name}]:{PORT}"
     found = _NAMED.fullmatch(name)
     if found is None or int(found["port"] or PORT) not in range(1, 65_536):
-        raise InvalidArgument("not an address", hint="write HOST:PORT, for example localhost:7100", got=repr(name))
+        hint = "write HOST:PORT, for example localhost:7100"
+        if "/" in name or name.startswith("."):
+            hint += "; a directory is opened by persist.embedded(DIRECTORY), or --location DIRECTORY"
+        raise InvalidArgument("not an address", hint=hint, got=repr(name))
     return name if found["port"] else f"{name}:{PORT}"

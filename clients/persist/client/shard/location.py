@@ -15,7 +15,7 @@ from persist.storage.open import open_blob
 from persist.storage.ports import Blob
 
 if TYPE_CHECKING:
-    from persist.client.shard.naming import NameClaims
+    from persist.client.shard.claims import NameClaims
 
 
 class Closable(Protocol):

@@ -6,8 +6,8 @@ Source: docs/concepts.md, names.
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Protocol
 
+from persist.client.shard.location import Location
 from persist.core import names
 from persist.core.ids import ShardId
 from persist.core.names import Named
@@ -16,37 +16,11 @@ from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
 
-if TYPE_CHECKING:
-    from persist.client.shard.location import Location
-
 LISTING_SECONDS = 5.0
 """Time for finding similar names, when the given name does not exist."""
 
 
-class NameClaims(Protocol):
-    """Who says what names are before it follows from anything: an environment."""
-
-    async def find(self, name: str, deadline: Deadline) -> Named | None:
-        """The shard that has this name; None: no item claims it. Raises InvalidArgument: something without a shard."""
-        ...
-
-    async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
-        """What claims this shard, by whatever name; None: nothing does."""
-        ...
-
-    async def released(self, shard: ShardId, environment: str, deadline: Deadline) -> str:
-        """The hold that an environment may have left on this shard; empty where there is no environment to be seen.
-
-        ``environment``: another one than that whose items names are. Raises InvalidArgument: an item has the shard.
-        """
-        ...
-
-    async def near(self, name: str, deadline: Deadline) -> list[str]:
-        """Names that are like this one."""
-        ...
-
-
-async def find(location: "Location", name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
+async def find(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
     """The shard of this name; None when there is none. Four RPCs at once, and a few more where there is an environment,
     the first time. What an item is called is that item. Raises AmbiguousName, InvalidArgument."""
     location.check_open()
@@ -56,7 +30,7 @@ async def find(location: "Location", name: str, deadline: Deadline, *, timelines
     return names.only(name, found) if claimed is None else claimed
 
 
-async def derived(location: "Location", name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> list[Named]:
+async def derived(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> list[Named]:
     """The shards there are whose ids follow from a name, whatever claims it; of closed ones none, if others live."""
     possible = names.possible(name, timelines)
     infos = await asyncio.gather(*(_look(location, each.shard, deadline) for each in possible))
@@ -66,7 +40,7 @@ async def derived(location: "Location", name: str, deadline: Deadline, *, timeli
 
 
 async def shard_of(
-    location: "Location", given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
+    location: Location, given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
 ) -> ShardId:
     """The shard of an id, which is not looked at, or of a name.
 
@@ -81,24 +55,24 @@ async def shard_of(
     if found is None:
         if create:
             return names.new_shard(wanted)
-        raise names.not_found(wanted, await _near(location, wanted, deadline))
+        raise names.not_found(wanted, await near(location, wanted, deadline))
     if writes:
         found.check_appended(wanted)
     return found.shard
 
 
-async def claimed(location: "Location", shard: ShardId, deadline: Deadline) -> Named:
+async def claimed(location: Location, shard: ShardId, deadline: Deadline) -> Named:
     """What an environment says of a shard that is given by its id, which may be nothing. One RPC, and a few more where
     there is an environment, the first time."""
     found = None if location.claims is None else await location.claims.of(shard, deadline)
     return Named(shard) if found is None else found
 
 
-async def _claimed(location: "Location", name: str, deadline: Deadline) -> Named | None:
+async def _claimed(location: Location, name: str, deadline: Deadline) -> Named | None:
     return None if location.claims is None else await location.claims.find(name, deadline)
 
 
-async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> ShardInfo | None:
+async def _look(location: Location, shard: ShardId, deadline: Deadline) -> ShardInfo | None:
     try:
         return await location.attempts.read(
             deadline, lambda seconds: location.shards.open(shard, create=False, timeout=seconds)
@@ -107,7 +81,7 @@ async def _look(location: "Location", shard: ShardId, deadline: Deadline) -> Sha
         return None
 
 
-async def _near(location: "Location", name: str, deadline: Deadline) -> list[str]:
+async def near(location: Location, name: str, deadline: Deadline) -> list[str]:
     """Near names, of items first; none where finding them would take long."""
     try:
         items = [] if location.claims is None else await location.claims.near(name, deadline)

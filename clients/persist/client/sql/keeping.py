@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.bind import large
-from persist.client.sql.bind.binding import BoundQuery, bind, pushed
+from persist.client.sql.bind.binding import BoundQuery, bind
+from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse

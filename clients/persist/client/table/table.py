@@ -4,12 +4,11 @@ Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
-from persist.client.shard.naming import claimed, find
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
@@ -23,18 +22,16 @@ from persist.client.table.rows import (
     replacing,
     updates_of,
 )
-from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.unique import KeyTwice, adds, check_free
-from persist.client.table.wal import check_direct, of_table, writes_of
+from persist.client.table.wal import of_table, writes_of
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
-from persist.core.names import MODES, Named, id_or_name, new_shard
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument, NotYetAvailable
+from persist.errors import NotYetAvailable
 from persist.retry.attempts import certain
 from persist.retry.deadline import Backoff, Deadline
 
@@ -44,6 +41,22 @@ if TYPE_CHECKING:
     from persist.client.table.wal import Wal
 
 Mode = Literal["direct", "wal"]
+
+
+class Alone(Protocol):
+    """Transactions that have one table, and nothing but one write to it; each returns its time."""
+
+    async def write(
+        self, table: "Table", wal: "Wal", updates: pa.Table, *, marker: Transaction | None, timeout: float | None
+    ) -> int:
+        """Add updates whose keys have to be free. Raises KeyTwice and as ``Table.insert``."""
+        ...
+
+    async def replace(
+        self, table: "Table", wal: "Wal", keys: pa.LargeBinaryArray, new: pa.Table, *, timeout: float | None
+    ) -> int:
+        """Put rows in the place of those with these keys. Raises as ``Table.upsert``."""
+        ...
 
 
 class Table(Stays):
@@ -63,6 +76,7 @@ class Table(Stays):
         data: TableShard,
         oracle: Oracle,
         wal: "Wal | None",
+        alone: Alone,
         *,
         is_kept: bool = False,
         is_keyed: bool = False,
@@ -74,6 +88,7 @@ class Table(Stays):
         self._location = client.location
         self._data = data
         self._oracle = oracle
+        self._alone = alone
         self._is_kept = is_kept
         self.doubts = writes_of(oracle)
         """Its own writes, and the transactions that it takes part in."""
@@ -222,12 +237,7 @@ class Table(Stays):
             return await self.wal.commit(
                 {self.shard: updates}, [self._data], owners=[self.doubts], marker=transaction, timeout=timeout
             )
-        alone = TableTransaction(self.wal, marker=transaction, timeout=timeout)
-        with collecting(alone):
-            alone.add(self, updates)
-        await alone.commit(self._location.attempts.deadline(timeout))
-        assert alone.ts is not None
-        return alone.ts
+        return await self._alone.write(self, self.wal, updates, marker=transaction, timeout=timeout)
 
     async def _append(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         """SUBTLE: at the time given, or behind whatever has passed it: no read has seen that time complete without."""
@@ -306,9 +316,7 @@ class Table(Stays):
 
     async def _replace(self, keys: "pa.LargeBinaryArray", new: "pa.Table", timeout: float | None) -> int:
         if self.wal is not None:
-            done = await transact(self._location, self.wal, lambda txn: txn.replace(self, keys, new), timeout=timeout)
-            assert done.ts is not None
-            return done.ts
+            return await self._alone.replace(self, self.wal, keys, new, timeout=timeout)
 
         async def replaced(there: "Snapshot | None") -> pa.Table:
             schema, old = self.schema, self.schema.updates.empty_table()
@@ -356,82 +364,3 @@ class Table(Stays):
             return None
         # What was committed before, under the transaction, is at the time of then.
         return self._data.upper.heard(outcome.upper) - 1
-
-
-async def open_table(
-    client: "ShardClient",
-    name: ShardId | str,
-    *,
-    schema: Schema | None,
-    timeline: Timeline,
-    mode: str,
-    oracle_of: "Callable[..., Awaitable[Oracle]]",
-    log_of: "Callable[..., Awaitable[Wal]]",
-    is_kept: bool = False,
-    is_keyed: bool | None = None,
-    timeout: float | None = None,
-) -> Table:
-    """See ``Client.table``. ``oracle_of``, ``log_of``: the oracle and the log of the timeline, given a timeout.
-
-    ``is_kept``: a leader holds its history, as its policy says, which it does of every item. What writes need not hold
-    any then. ``is_keyed``: it
-    has a primary key; None: an environment is asked.
-    """
-    if mode not in MODES:
-        raise InvalidArgument("no such mode of a table", hint=" or ".join(MODES), mode=repr(mode)[:80])
-    deadline = client.location.attempts.deadline(timeout)
-    wal = await log_of(timeout=timeout) if mode == "wal" else None
-    oracle = await oracle_of(timeout=seconds(deadline))
-    named = await _shard_of(client, name, mode, timeline, deadline, is_asked=is_keyed is None)
-    data = await TableShard.open(client, named.shard, schema, timeout=seconds(deadline))
-    # What was there before it was a table must not put its times, or what it hides from a log, in the way.
-    await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
-    if wal is not None:
-        await wal.upper.raise_to(data.upper.known, deadline)
-        await wal.adopt(data, deadline)
-    elif named.mode is None and data.upper.known:
-        await check_direct(data, timeline, deadline)
-        # Rows that were appended directly to the shard are at times that no oracle was given: no reader would see them.
-        await oracle.apply_write(data.upper.known - 1, timeout=seconds(deadline))
-    return Table(
-        client,
-        data,
-        oracle,
-        wal,
-        is_kept=is_kept or bool(named.item),
-        is_keyed=named.keyed if is_keyed is None else is_keyed,
-    )
-
-
-async def _shard_of(
-    client: "ShardClient", name: ShardId | str, mode: str, timeline: Timeline, deadline: Deadline, *, is_asked: bool
-) -> Named:
-    """What a name, or an id, stands for, to be used as a table of this mode and timeline. Raises InvalidArgument.
-
-    ``is_asked``: an environment is asked about an id, too.
-    """
-    wanted = id_or_name(name)
-    if isinstance(wanted, ShardId):
-        claim = await claimed(client.location, wanted, deadline) if is_asked else Named(wanted)
-        if claim.item:
-            _check_serves(claim, wanted, mode, timeline)
-        # Else its mode is what the caller says it is.
-        return Named(wanted, keyed=claim.keyed, item=claim.item)
-    found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
-    if found is None:
-        return Named(new_shard(wanted, mode, str(timeline)), mode, str(timeline))
-    _check_serves(found, wanted, mode, timeline)
-    return found
-
-
-def _check_serves(found: Named, given: str, mode: str, timeline: Timeline) -> None:
-    found.check_written(given)
-    if not found.serves(mode, str(timeline)):
-        was = f'mode="{found.mode or "direct"}", timeline="{found.timeline}"'
-        other = "choose another" if found.mode or found.item else "give its id to turn it into a table of this one"
-        raise InvalidArgument(
-            "this is a shard of another mode or timeline",
-            hint=f"open it with {was}, or {other}",
-            name=found.item or given,
-            shard=found.shard,
-        )

@@ -240,6 +240,30 @@ async def transact(
     return answer
 
 
+class _Alone:
+    """See Alone."""
+
+    async def write(
+        self, table: "Table", wal: "Wal", updates: pa.Table, *, marker: Transaction | None, timeout: float | None
+    ) -> int:
+        alone = TableTransaction(wal, marker=marker, timeout=timeout)
+        with collecting(alone):
+            alone.add(table, updates)
+        await alone.commit(wal.location.attempts.deadline(timeout))
+        assert alone.ts is not None
+        return alone.ts
+
+    async def replace(
+        self, table: "Table", wal: "Wal", keys: pa.LargeBinaryArray, new: pa.Table, *, timeout: float | None
+    ) -> int:
+        done = await transact(wal.location, wal, lambda txn: txn.replace(table, keys, new), timeout=timeout)
+        assert done.ts is not None
+        return done.ts
+
+
+ALONE: Final = _Alone()
+
+
 async def _with_nothing_between(wal: "Wal", attempt: Callable[[int], Awaitable[T | None]], deadline: Deadline) -> T:
     """What ``attempt`` comes to, which reads as of the end of the log that it is given, and commits iff no others did
     since. None: others did, and nothing of it happened; then it begins again, at a later end.

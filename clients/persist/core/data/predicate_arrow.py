@@ -6,7 +6,6 @@ out, by leaving out one after the other.
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.acero import Declaration, FilterNodeOptions, TableSourceNodeOptions
 
 from persist.errors import InvalidArgument
 
@@ -20,6 +19,9 @@ def columns_in(expression: pc.Expression, schema: pa.Schema) -> set[str]:
 
 def chosen(expression: pc.Expression, table: pa.Table) -> pa.Table:
     """The rows for which it holds, in order. Raises InvalidArgument where the columns cannot answer it."""
+    # Importing it takes Arrow's datasets along, and those take pandas, where that is installed.
+    from pyarrow.acero import Declaration, FilterNodeOptions, TableSourceNodeOptions
+
     steps = [
         Declaration("table_source", TableSourceNodeOptions(table)),
         Declaration("filter", FilterNodeOptions(expression)),

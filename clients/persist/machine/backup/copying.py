@@ -12,7 +12,7 @@ from persist.core.shard.batch import Part
 from persist.core.shard.rebirth import is_dead
 from persist.core.shard.state import State
 from persist.errors import CorruptData, Determinate, check
-from persist.machine.one_blob import OneByOne
+from persist.machine.parts.one_blob import OneByOne
 from persist.retry.attempts import Attempts, Call
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime

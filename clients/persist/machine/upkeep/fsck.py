@@ -20,7 +20,7 @@ from persist.errors import CorruptData, LocationError, PersistError, VersionMism
 from persist.machine.garbage.inventory import BlobVerdict, Inventory, place_of
 from persist.machine.garbage.sweeper import SAFE_AGE_MS
 from persist.machine.intake import schemas_of
-from persist.machine.one_blob import NotReturned, OneByOne
+from persist.machine.parts.one_blob import NotReturned, OneByOne
 from persist.machine.upkeep import next_step
 from persist.machine.upkeep.next_step import NextStep
 from persist.machine.upkeep.rollups import RollupRepair

@@ -16,7 +16,7 @@ from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, T
 from persist.core.shard.state import State
 from persist.errors import Determinate, ShardNotFound
 from persist.machine.intake import schemas_of
-from persist.machine.one_blob import NotReturned, OneByOne
+from persist.machine.parts.one_blob import NotReturned, OneByOne
 from persist.machine.shards import Shards
 from persist.machine.versions import Versions
 from persist.retry.deadline import Deadline

@@ -15,7 +15,7 @@ import persist
 from persist import InvalidArgument, PersistError, ShardNotFound
 from persist.runtime import system
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.again import check_export, new_attempt, read_anew
+from persist_ingest.pipeline.anew.again import check_export, new_attempt, read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, discard
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source

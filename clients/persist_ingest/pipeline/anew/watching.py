@@ -11,7 +11,7 @@ from typing import Final
 from persist import PersistError
 from persist.runtime import system
 from persist_ingest.location import Location
-from persist_ingest.pipeline.again import read_anew
+from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
 from persist_ingest.pipeline.records import SILENT_MS, Source

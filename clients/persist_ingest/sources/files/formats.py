@@ -15,9 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from persist_ingest.decode.divert import PAYLOAD_BYTES_MAX
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Decoded, combined, converted, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.sources.divert import PAYLOAD_BYTES_MAX
 from persist_ingest.sources.files.places import Content
 
 BLOCK_BYTES: Final = 4 << 20

@@ -21,8 +21,8 @@ from persist.arrow import ArrowArray, array_of
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields
-from persist_ingest.decode.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.given import Given
+from persist_ingest.sources.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
 from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of, place_of
 from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required

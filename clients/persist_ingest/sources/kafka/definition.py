@@ -12,11 +12,11 @@ import pyarrow as pa
 from persist import InvalidArgument, Schema
 from persist.typed import Fields
 from persist_ingest.decode.avro_rows import AvroDecoder
-from persist_ingest.decode.divert import DIVERT, FAIL
 from persist_ingest.decode.exact import Decoder
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.decode.raw_rows import RawDecoder
 from persist_ingest.given import Given
+from persist_ingest.sources.divert import DIVERT, FAIL
 from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
 from persist_ingest.sources.options import check_options, columns, keyed, listed, one_of, required
 from persist_ingest.sources.port import ERRORS

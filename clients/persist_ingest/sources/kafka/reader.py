@@ -15,7 +15,7 @@ from persist import LocationError, Schema
 from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields, Record
-from persist_ingest.decode.divert import DIVERT, BadRow, diverted, errors_schema
+from persist_ingest.sources.divert import DIVERT, BadRow, diverted, errors_schema
 from persist_ingest.sources.kafka.cluster import Fetched, KafkaCluster, Topic, Watermarks
 from persist_ingest.sources.kafka.definition import KafkaDefinition
 from persist_ingest.sources.kafka.envelopes import Envelope, Meaning, included

@@ -30,10 +30,9 @@ from persist_ingest import (
     status,
 )
 from persist_ingest.location import client
-from persist_ingest.pipeline import again
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline import records as recording
-from persist_ingest.pipeline.anew import attempt, joining, watching
+from persist_ingest.pipeline.anew import again, attempt, joining, watching
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import pieces
 from persist_ingest.sources.postgres import reader as reading
@@ -322,7 +321,7 @@ def test_one_that_is_killed_anywhere_again_and_again_reads_each_piece_twice_at_m
         .replace("directory, place", "again.SILENT_MS = -1\ndirectory, place", 1)
         .replace(
             "from persist_ingest.pipeline.anew",
-            "from persist_ingest.pipeline import again\nfrom persist_ingest.pipeline.anew",
+            "from persist_ingest.pipeline.anew import again\nfrom persist_ingest.pipeline.anew",
             1,
         )
     )

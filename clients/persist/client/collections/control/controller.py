@@ -13,12 +13,12 @@ from typing import Final
 from persist.client.catalog.port import LedCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.control.claims import TOLD_SECONDS
-from persist.client.collections.control.duties.duty import Duty, Gauges, Unwatched
 from persist.client.collections.control.duties.finalizer import LeftoverFinalizer
 from persist.client.collections.control.duties.holds import Lags
 from persist.client.collections.control.duties.since import Sinces, take_over
 from persist.client.collections.control.duties.ticker import Ticker
 from persist.client.collections.control.duties.timelines import Timelines
+from persist.client.collections.control.duty import Duty, Gauges, Unwatched
 from persist.client.collections.control.handles import Handles
 from persist.client.collections.control.room import Room
 from persist.client.collections.control.storage import ShardStorage

@@ -10,7 +10,7 @@ from persist.client.catalog.port import LedCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.control.begun import Begun
 from persist.client.collections.control.claims import TimeClaims
-from persist.client.collections.control.duties.duty import FAILED, Gauges
+from persist.client.collections.control.duty import FAILED, Gauges
 from persist.client.collections.control.frontiers import AT_ONCE, Uppers
 from persist.client.collections.control.handles import Handles
 from persist.core.catalog.control.capability import Known, implied_all

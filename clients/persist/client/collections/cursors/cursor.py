@@ -8,7 +8,6 @@ Source: catalog-semantics.md section 3.2, resume contract; collections: cursors.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Self
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from persist.client.collections.reading.inputs import Held, Names
 from persist.client.collections.reading.reads import Reads, columns_of
 from persist.client.collections.reading.subscribing import Completing
 from persist.client.collections.sinks.delivering import deliver
-from persist.client.collections.sinks.port import Target
+from persist.client.collections.sinks.port import Fetched, Target
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.receiver import Receiver, receiver
@@ -44,19 +43,6 @@ _WHOLE: Final = re.compile(r"\s*(?:select\s+\*\s+from\s+)?(\S.*?)\s*;?\s*", re.I
 
 Execute = Callable[[Acknowledge], Awaitable[object]]
 """Has a statement executed by the leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Updates that follow ``before`` (None: they are the contents that the cursor begins with), and how far they reach.
-
-    ``updates``: the columns, ts and diff, by rising ts; all there are at times from ``before`` on and before
-    ``position``. Once they are taken over, ``position`` may be acknowledged, or gone on from.
-    """
-
-    updates: pa.Table
-    before: int | None
-    position: int
 
 
 class Cursor(Stays):
@@ -215,7 +201,10 @@ class Cursor(Stays):
         transaction, more where one time has more. The position that the target has then. Raises PositionMoved (another
         process writes there), InvalidArgument (it has nothing of what was acknowledged), and as ``fetch``.
         """
-        return await deliver(self, target, up_to=up_to, idle=idle, count=count, acknowledge_seconds=acknowledge_seconds)
+        runtime = self.location.runtime
+        return await deliver(
+            self, target, runtime, up_to=up_to, idle=idle, count=count, acknowledge_seconds=acknowledge_seconds
+        )
 
     async def rest(self) -> None:
         """Hold nothing here until the next fetch, for a caller that may come back late or never.

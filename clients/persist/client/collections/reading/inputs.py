@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from persist.client.collections.access import Access
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.snapshot import Snapshot
-from persist.client.table.table import Table, open_table
+from persist.client.table.opening import open_table
+from persist.client.table.table import Table
 from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName

@@ -7,17 +7,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from persist.client.collections.sinks.port import Target
+from persist.client.collections.sinks.port import Fetches, Target
 from persist.errors import InvalidArgument, LocationError
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import forsake
 from persist.runtime import Runtime
 from persist.threads import users
-
-if TYPE_CHECKING:
-    from persist.client.collections.cursors.cursor import Cursor
 
 T = TypeVar("T")
 
@@ -30,8 +27,9 @@ _log = logging.getLogger("persist.sinks")
 
 
 async def deliver(
-    cursor: "Cursor",
+    cursor: Fetches,
     target: Target,
+    runtime: Runtime,
     *,
     up_to: int | None,
     idle: float | None,
@@ -39,7 +37,6 @@ async def deliver(
     acknowledge_seconds: float,
 ) -> int | None:
     """See ``Cursor.deliver``."""
-    runtime = cursor.location.runtime
     kept = await _asked(runtime, target.begin, cursor.key, cursor.schema)
     if kept is None and cursor.acknowledged is not None:
         raise InvalidArgument(
@@ -87,7 +84,7 @@ async def _asked(runtime: Runtime, function: Callable[..., T], *args: object) ->
         raise
 
 
-async def _acknowledge(cursor: "Cursor", position: int) -> None:
+async def _acknowledge(cursor: Fetches, position: int) -> None:
     try:
         await cursor.acknowledge(position)
     except LocationError as error:

@@ -3,6 +3,7 @@
 Source: catalog-semantics.md section 3.2: exactly-once needs data and position stored in one sink transaction.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -37,6 +38,65 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Release connections. Closing again does nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Updates that follow ``before`` (None: they are the contents that the cursor begins with), and how far they reach.
+
+    ``updates``: the columns, ts and diff, by rising ts; all there are at times from ``before`` on and before
+    ``position``. Once they are taken over, ``position`` may be acknowledged, or gone on from.
+    """
+
+    updates: pa.Table
+    before: int | None
+    position: int
+
+
+class Fetches(Protocol):
+    """What updates come from: a Cursor, as one who delivers sees it."""
+
+    @property
+    def name(self) -> str:
+        """As it was created."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """See Target."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the updates."""
+        ...
+
+    @property
+    def position(self) -> int | None:
+        """How far it was fetched."""
+        ...
+
+    @property
+    def acknowledged(self) -> int | None:
+        """How far it was acknowledged."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Nothing will ever follow."""
+        ...
+
+    async def seek(self, position: int | None) -> None:
+        """Go on from there."""
+        ...
+
+    async def fetch(self, count: int | None = None, *, timeout: float = 0.0) -> Fetched:
+        """What follows."""
+        ...
+
+    async def acknowledge(self, up_to: int | None = None) -> None:
+        """It is taken over up to there. Raises LocationError."""
         ...
 
 

@@ -145,7 +145,9 @@ def _of_dicts(rows: Sequence[AnyValue], fields: pa.Schema, needed: set[str]) -> 
     for row in rows:
         if not isinstance(row, Mapping) or not needed <= set(row) <= known:
             hint = f"of {fields.names}; all of them with {sorted(needed)}" if needed else f"of {fields.names}"
-            raise SchemaMismatch("a row is a dict of columns", hint=hint, got=repr(row)[:80])
+            unknown = sorted(map(str, set(row) - known)) if isinstance(row, Mapping) else []
+            more = {"unknown": ", ".join(unknown)[:80]} if unknown else {}
+            raise SchemaMismatch("a row is a dict of columns", hint=hint, got=repr(row)[:80], **more)
     try:
         return pa.Table.from_pylist([dict(row) for row in rows], schema=fields)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -5,7 +5,7 @@ by itself. Views are put in the place of their names. Source: collections: queri
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
@@ -319,10 +319,3 @@ def _types(node: exp.Expr) -> exp.Expr:
         if name in _BYTES:
             return exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=exp.to_identifier(_BYTES[name]))
     return node
-
-
-def pushed(bound: BoundQuery) -> BoundQuery:
-    """The same query, whose relations say which columns and rows of them it needs."""
-    from persist.client.sql.bind.pushdown import pushdown
-
-    return replace(bound, relations=pushdown(bound))

@@ -8,7 +8,8 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
-from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of, pushed
+from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of
+from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import one, parse
 from persist.core.catalog.ddl.described import Described, Session

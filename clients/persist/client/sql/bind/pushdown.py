@@ -28,8 +28,12 @@ _INNER: Final = ("", "INNER", "OUTER", "CROSS")
 """Kinds of joins that are not of one side; OUTER is that of a side."""
 
 
-def pushdown(bound: BoundQuery) -> Mapping[str, BoundRelation]:
-    """The relations of a query with the columns and conditions that it needs of them."""
+def pushed(bound: BoundQuery) -> BoundQuery:
+    """The same query, whose relations say which columns and rows of them it needs."""
+    return replace(bound, relations=_relations(bound))
+
+
+def _relations(bound: BoundQuery) -> Mapping[str, BoundRelation]:
     relations = dict(bound.relations)
     try:
         for scope in traverse_scope(bound.query):

@@ -22,7 +22,7 @@ from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
-from persist_ingest.sources.postgres.making.setup import check_alone, defined, lock
+from persist_ingest.sources.postgres.making.defining import check_alone, defined, lock
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import UpstreamConnection

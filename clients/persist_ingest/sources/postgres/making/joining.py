@@ -10,8 +10,8 @@ from persist_ingest.sources.postgres.catalog import Listed, quoted
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications
+from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, initial_schema, lock
 from persist_ingest.sources.postgres.making.options import parse_table
-from persist_ingest.sources.postgres.making.setup import check_alone, check_kinds, defined, initial_schema, lock
 from persist_ingest.sources.postgres.session import UpstreamConnection
 
 LOCK_SECONDS: Final = 2.0

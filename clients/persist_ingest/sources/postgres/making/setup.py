@@ -9,15 +9,23 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, replace
 from typing import Final
 
-from persist import Determinate, InvalidArgument, PersistError, Schema, UsageError
+from persist import Determinate, InvalidArgument, PersistError, Schema
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, UpstreamNotOurs
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
-from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
+from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications, slots
+from persist_ingest.sources.postgres.making.defining import (
+    check_generated,
+    check_kinds,
+    check_policies,
+    defined,
+    initial_schema,
+    lock,
+)
 from persist_ingest.sources.postgres.making.options import Options, parse_options
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
@@ -34,11 +42,6 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
 _INDEX: Final = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = %(table)s::int8::oid AND i.indisreplident
-"""
-_STRICT_IDENTITY: Final = 180_000
-_GENERATED: Final = """
-SELECT attname FROM pg_attribute
-WHERE attrelid = %(table)s::int8::oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
 """
 
 
@@ -237,7 +240,7 @@ def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], ma
         raise SourceFailure("the publication has no tables", hint="ALTER PUBLICATION ... ADD TABLE")
     check_kinds(tables)
     _check_names(tables)
-    _check_policies(session, tables)
+    check_policies(session, tables)
     publishes = ALL_KINDS if existing is None else existing.publishes
     if existing is not None:
         _check_publication(existing, options, tables)
@@ -306,13 +309,6 @@ def _named(session: UpstreamConnection, options: Options) -> list[Listed]:
     return tables
 
 
-def check_kinds(tables: Sequence[Listed]) -> None:
-    """Raise SourceFailure where one of these is a view, a sequence or the like."""
-    for table in tables:
-        if table.kind not in "rp":
-            raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
-
-
 def _check_names(tables: Sequence[Listed]) -> None:
     """Exports are distinguished by their names, and in SQL not by case."""
     named: dict[str, Listed] = {}
@@ -323,17 +319,6 @@ def _check_names(tables: Sequence[Listed]) -> None:
                 "two tables would be exports of one name",
                 hint="make a source for each of them",
                 tables=[quoted(each.schema, each.name) for each in (other, table)],
-            )
-
-
-def _check_policies(session: UpstreamConnection, tables: Sequence[Listed]) -> None:
-    """Policies hide rows from the snapshot, and none from changes."""
-    for table in tables:
-        if session.row("SELECT row_security_active(%(table)s::int8::oid)", {"table": table.oid})[0]:
-            raise SourceFailure(
-                "row security hides rows of this table from this role",
-                hint="ALTER ROLE ... BYPASSRLS, or use the owner of the table",
-                table=table.export,
             )
 
 
@@ -366,20 +351,6 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
-def check_generated(session: UpstreamConnection, table: Listed) -> None:
-    """From 18 on the server refuses updates of a table whose whole old rows have columns that are not published."""
-    if session.version < _STRICT_IDENTITY:
-        return
-    generated = [name for (name,) in session.rows(_GENERATED, {"table": table.oid})]
-    if generated:
-        raise SourceFailure(
-            "a table with generated columns could not be updated any more, once it is published with whole old rows",
-            hint="leave this table out; or, if it is never updated, set its REPLICA IDENTITY FULL yourself",
-            table=table.export,
-            columns=",".join(generated),
-        )
-
-
 def _identify(session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step]) -> None:
     if table.identity == FULL:
         return
@@ -404,14 +375,6 @@ def _identify_again(session: UpstreamConnection, table: Listed, statement: str) 
     """Give a table its replica identity back, unless some publication has it: another source relies on it then."""
     if not session.rows(_PUBLISHED, {"table": table.oid}):
         session.run(statement)
-
-
-def lock(holder: UpstreamConnection, tables: Sequence[Listed]) -> None:
-    """Keep the form of tables as it is, until the transaction that begins here ends."""
-    names = ", ".join(("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name) for table in tables)
-    holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
-    holder.run("BEGIN")
-    holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
 
 
 def _define(
@@ -459,87 +422,6 @@ def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Lis
         )
         for oid, each in names.items()
     }
-
-
-def defined(
-    holder: UpstreamConnection,
-    definition: PostgresDefinition,
-    chosen: Sequence[Listed],
-    excluded: Mapping[int, Sequence[str]],
-) -> PostgresDefinition:
-    """The definition with these tables as they are now, under the lock, without the excluded columns."""
-    # Before what the publication has: what changes in between is another version at the first look.
-    forms = catalog.forms(holder, definition.publication, [table.oid for table in chosen])
-    names = [(table.schema, table.name) for table in chosen]
-    tables = catalog.named_tables(holder, definition.publication, names)
-    if [table.oid for table in tables] != [table.oid for table in chosen]:
-        raise Determinate("the tables are just being changed", hint="again later")
-    return replace(definition, tables=tuple(_table(holder, each, excluded[each.oid]) for each in tables)).looked(forms)
-
-
-def _table(holder: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> PublishedTable:
-    key = catalog.primary_key(holder, listed.oid)
-    columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
-    if not columns or not {column.name for column in columns}.issuperset(key):
-        raise SourceFailure(
-            "the columns of the primary key are needed, or at least one column",
-            hint="correct options includeColumns and excludeColumns",
-            table=listed.export,
-        )
-    return PublishedTable(
-        export=listed.export,
-        schema=listed.schema,
-        name=listed.name,
-        oid=listed.oid,
-        file=listed.file,
-        membership=listed.membership,
-        row_filter=listed.row_filter,
-        key=key,
-        columns=named(columns),
-        excluded=tuple(excluded),
-        partitioned=listed.kind == "p",
-    )
-
-
-def check_alone(session: UpstreamConnection, definition: PostgresDefinition, schema: str, name: str) -> Listed:
-    """The table that has this name now, when a source of this publication can read it.
-
-    One that is not published is, where sources made the publication, and gets the replica identity it takes, where the
-    source may set it. Raises SourceFailure.
-    """
-    names = [(schema, name)]
-    found = catalog.named_tables(session, definition.publication, names)
-    if found and not found[0].published and definition.mark:
-        session.run(f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}")
-        found = catalog.named_tables(session, definition.publication, names)
-    if not found:
-        raise SourceFailure(
-            "there is no such table any more",
-            hint="make it again, or drop it from the source",
-            export=f"{schema}.{name}",
-        )
-    (table,) = found
-    check_kinds(found)
-    _check_policies(session, found)
-    if not table.published:
-        hint = f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}"
-        raise SourceFailure("the publication does not have this table", hint=hint, export=table.export)
-    if "update" in definition.publishes and table.identity != FULL:
-        statement = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
-        if not definition.identifies:
-            raise SourceFailure("the table's replica identity is not FULL", hint=statement, export=table.export)
-        check_generated(session, table)
-        session.run(statement)
-    return table
-
-
-def initial_schema(table: PublishedTable) -> Schema:
-    """What the shard of a table begins with. Raises SourceFailure."""
-    try:
-        return table.initial()
-    except UsageError as error:
-        details = {**error.details, "table": table.export}
-        raise SourceFailure(error.message, hint=error.hint, **details) from error
 
 
 def _drop_publication(session: UpstreamConnection, name: str, oid: int) -> None:

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from persist.client.collections.control.duties.duty import FAILED
 from persist.client.collections.control.duties.timelines import Timelines
+from persist.client.collections.control.duty import FAILED
 from persist.client.collections.control.room import Picture, Room, at_once
 from persist.client.table.data_shard import TableShard
 from persist.client.table.wal import Wal

@@ -1,0 +1,143 @@
+"""Tables as a source defines them: checked to be readable, locked, and written down as they are now.
+
+Source: sources.md section 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from persist import Determinate, Schema, UsageError
+from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.postgres import catalog
+from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
+from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
+from persist_ingest.sources.postgres.session import UpstreamConnection
+
+LOCK_SECONDS: Final = 10
+_STRICT_IDENTITY: Final = 180_000
+_GENERATED: Final = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = %(table)s::int8::oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
+"""
+
+
+def check_kinds(tables: Sequence[Listed]) -> None:
+    """Raise SourceFailure where one of these is a view, a sequence or the like."""
+    for table in tables:
+        if table.kind not in "rp":
+            raise SourceFailure("only tables can be replicated", hint="name its tables", table=table.export)
+
+
+def check_policies(session: UpstreamConnection, tables: Sequence[Listed]) -> None:
+    """Policies hide rows from the snapshot, and none from changes."""
+    for table in tables:
+        if session.row("SELECT row_security_active(%(table)s::int8::oid)", {"table": table.oid})[0]:
+            raise SourceFailure(
+                "row security hides rows of this table from this role",
+                hint="ALTER ROLE ... BYPASSRLS, or use the owner of the table",
+                table=table.export,
+            )
+
+
+def check_generated(session: UpstreamConnection, table: Listed) -> None:
+    """From 18 on the server refuses updates of a table whose whole old rows have columns that are not published."""
+    if session.version < _STRICT_IDENTITY:
+        return
+    generated = [name for (name,) in session.rows(_GENERATED, {"table": table.oid})]
+    if generated:
+        raise SourceFailure(
+            "a table with generated columns could not be updated any more, once it is published with whole old rows",
+            hint="leave this table out; or, if it is never updated, set its REPLICA IDENTITY FULL yourself",
+            table=table.export,
+            columns=",".join(generated),
+        )
+
+
+def lock(holder: UpstreamConnection, tables: Sequence[Listed]) -> None:
+    """Keep the form of tables as it is, until the transaction that begins here ends."""
+    names = ", ".join(("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name) for table in tables)
+    holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+    holder.run("BEGIN")
+    holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+
+
+def defined(
+    holder: UpstreamConnection,
+    definition: PostgresDefinition,
+    chosen: Sequence[Listed],
+    excluded: Mapping[int, Sequence[str]],
+) -> PostgresDefinition:
+    """The definition with these tables as they are now, under the lock, without the excluded columns."""
+    # Before what the publication has: what changes in between is another version at the first look.
+    forms = catalog.forms(holder, definition.publication, [table.oid for table in chosen])
+    names = [(table.schema, table.name) for table in chosen]
+    tables = catalog.named_tables(holder, definition.publication, names)
+    if [table.oid for table in tables] != [table.oid for table in chosen]:
+        raise Determinate("the tables are just being changed", hint="again later")
+    return replace(definition, tables=tuple(_table(holder, each, excluded[each.oid]) for each in tables)).looked(forms)
+
+
+def _table(holder: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> PublishedTable:
+    key = catalog.primary_key(holder, listed.oid)
+    columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
+    if not columns or not {column.name for column in columns}.issuperset(key):
+        raise SourceFailure(
+            "the columns of the primary key are needed, or at least one column",
+            hint="correct options includeColumns and excludeColumns",
+            table=listed.export,
+        )
+    return PublishedTable(
+        export=listed.export,
+        schema=listed.schema,
+        name=listed.name,
+        oid=listed.oid,
+        file=listed.file,
+        membership=listed.membership,
+        row_filter=listed.row_filter,
+        key=key,
+        columns=named(columns),
+        excluded=tuple(excluded),
+        partitioned=listed.kind == "p",
+    )
+
+
+def check_alone(session: UpstreamConnection, definition: PostgresDefinition, schema: str, name: str) -> Listed:
+    """The table that has this name now, when a source of this publication can read it.
+
+    One that is not published is, where sources made the publication, and gets the replica identity it takes, where the
+    source may set it. Raises SourceFailure.
+    """
+    names = [(schema, name)]
+    found = catalog.named_tables(session, definition.publication, names)
+    if found and not found[0].published and definition.mark:
+        session.run(f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}")
+        found = catalog.named_tables(session, definition.publication, names)
+    if not found:
+        raise SourceFailure(
+            "there is no such table any more",
+            hint="make it again, or drop it from the source",
+            export=f"{schema}.{name}",
+        )
+    (table,) = found
+    check_kinds(found)
+    check_policies(session, found)
+    if not table.published:
+        hint = f"ALTER PUBLICATION {quoted(definition.publication)} ADD TABLE {quoted(*names[0])}"
+        raise SourceFailure("the publication does not have this table", hint=hint, export=table.export)
+    if "update" in definition.publishes and table.identity != FULL:
+        statement = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
+        if not definition.identifies:
+            raise SourceFailure("the table's replica identity is not FULL", hint=statement, export=table.export)
+        check_generated(session, table)
+        session.run(statement)
+    return table
+
+
+def initial_schema(table: PublishedTable) -> Schema:
+    """What the shard of a table begins with. Raises SourceFailure."""
+    try:
+        return table.initial()
+    except UsageError as error:
+        details = {**error.details, "table": table.export}
+        raise SourceFailure(error.message, hint=error.hint, **details) from error
