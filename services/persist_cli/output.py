@@ -1,4 +1,4 @@
-"""Standard output that may fail: a full disk, a pipe that nobody reads. What was done is said all the same.
+"""Standard output that may fail: a full disk, a pipe without a reader. What was done is said all the same.
 
 A command that changes something says what on standard output, after it happened. Where that fails, it is said on
 standard error, and the exit code is 3 instead of 0. A command that only reads ends there.

@@ -21,7 +21,7 @@ FULL = Path("/dev/full")
 
 
 def ended(*words: object, pipe: bool) -> tuple[int, str]:
-    """The exit code and standard error of a process whose standard output is full, or a pipe that nobody reads."""
+    """The exit code and standard error of a process whose standard output is full, or a pipe without a reader."""
     if pipe:
         read, out = os.pipe()
         os.close(read)

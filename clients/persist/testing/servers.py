@@ -129,7 +129,7 @@ class Server:
 
     def kill(self) -> None:
         """kill -9, keeping data and port for ``start``; nothing that it started answers any more."""
-        # A child of PostgreSQL goes on serving its connection until it is told that its postmaster is gone.
+        # A child of PostgreSQL goes on serving its connection until it sees that its postmaster is gone.
         self.pause()
         children = psutil.Process(self.pid).children(recursive=True)
         os.kill(self.pid, signal.SIGKILL)

@@ -185,7 +185,7 @@ class WriteHandle(Held):
 
         Those are calls that may have applied (Indeterminate), cancelled and interrupted ones. Being reported does
         not mean that it happened. Look at each: with ``appended`` it is in the shard; without, it is not and never will
-        be, unless it is ``forgotten``, which only reading the shard can tell. What is not reported did not happen
+        be, unless it is ``forgotten``, which only reading the shard can show. What is not reported did not happen
         either, and nothing more comes of any. Those that later appends or ``expire`` resolved are reported, too; of
         more than 10,000 the newest. Cost: one RPC for each call in doubt, all at once; none without one. Raises
         LocationError: repeat it.

@@ -173,10 +173,10 @@ async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], roo
             # Before there is room again: nothing more is begun then.
             failed.append(error)
             raise
-        finally:
-            room.release()
 
     def ended(task: asyncio.Task[None]) -> None:
+        # Here, as a task that is cancelled before it begins runs nothing of its own.
+        room.release()
         working.discard(task)
         if not task.cancelled():
             task.exception()  # looked at: the first one is raised below
@@ -190,8 +190,6 @@ async def together(items: Iterable[T], work: Callable[[T], Awaitable[None]], roo
             task = asyncio.ensure_future(at_work(item))
             working.add(task)
             task.add_done_callback(ended)
-            # SUBTLE: it begins now, so that it gives its room back also when it is cancelled.
-            await asyncio.sleep(0)
         while working and not failed:
             await asyncio.wait(set(working), return_when=asyncio.FIRST_EXCEPTION)
     finally:
