@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,12 @@ async def test_backup_amid_appends_compaction_and_collection_restores(
     assert (key, newest) == (again.key, again.manifest)
 
 
+async def grown(shards: Sequence[Shard], uppers: Sequence[int]) -> None:
+    """Wait until each shard has come so far."""
+    while any(shard.upper < upper for shard, upper in zip(shards, uppers, strict=True)):
+        await asyncio.sleep(0.01)
+
+
 async def test_backups_one_after_the_other_under_load_each_restore(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -193,9 +199,11 @@ async def test_backups_one_after_the_other_under_load_each_restore(
 
         writers = [asyncio.ensure_future(write(shard)) for shard in shards]
         try:
-            while min(shard.upper for shard in shards) < 12:
-                await asyncio.sleep(0.01)
-            created = [await back_up(tools, to) for _ in range(3)]
+            await grown(shards, [12, 12])
+            created = []
+            for _ in range(3):
+                created.append(await back_up(tools, to))
+                await grown(shards, [shard.upper + 1 for shard in shards])
         finally:
             ended.set()
             await asyncio.gather(*writers)
