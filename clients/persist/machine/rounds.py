@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from persist.errors import Determinate, PersistError
 from persist.retry.deadline import Deadline
-from persist.retry.tasks import Tasks, ended
+from persist.retry.tasks import Tasks, ended, forsake
 from persist.runtime import Runtime
 
 T = TypeVar("T")
@@ -76,7 +76,9 @@ class Rounds(Generic[T]):
             if not round_.members:
                 if self._next is round_:
                     self._next = None
-                if not (round_.task.done() or (self._asking is round_.task and self._lasts())):
+                if self._asking is round_.task and self._lasts():
+                    forsake(round_.task)  # who comes next asks by itself, and meets a failure of its own
+                elif not round_.task.done():
                     await ended(round_.task)
 
     def _joined(self, seconds: float) -> _Round[T]:

@@ -1,0 +1,31 @@
+"""What becomes of an answer when those who asked for it have gone."""
+
+import asyncio
+
+import pytest
+
+from persist.errors import Determinate
+from persist.machine.rounds import Rounds
+from persist.retry.deadline import Deadline
+from persist.runtime import SystemRuntime
+
+
+async def test_failure_of_an_answer_that_lasts_is_seen_though_all_have_gone():
+    """The suite fails where a task ended with an exception that was not looked at."""
+    asked, away = asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Deadline) -> None:
+        asked.set()
+        await away.wait()
+        raise Determinate("the store is away", hint="retry")
+
+    rounds = Rounds(ask, SystemRuntime(), lasts=lambda: True)
+    impatient = asyncio.ensure_future(rounds.answer(Deadline(SystemRuntime(), 60.0)))
+    await asked.wait()
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    assert not rounds.idle
+    away.set()
+    while not rounds.idle:
+        await asyncio.sleep(0)
