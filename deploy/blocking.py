@@ -143,6 +143,7 @@ RETURNS = {"to_batches": "pa.RecordBatchReader", "Contents.to_batches": "pa.Reco
 LATE = {
     f"{TO}.catalog.Catalog",
     f"{TO}.compaction.Compaction",
+    f"{TO}.environment.Contents",
     f"{TO}.environment.Environment",
     f"{TO}.minter.Minter",
     f"{TO}.sql.SqlSession",

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import Any, Final, TextIO
+from typing import BinaryIO, Final, TextIO
 
 EXIT_HAPPENED: Final = 3
 """It happened, or a part of it, although not all is well."""
@@ -118,16 +118,17 @@ class Output:
                 os.dup2(nowhere, self._stream.fileno())
                 os.close(nowhere)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def __getattr__(self, name: str) -> object:
+        found: object = getattr(self._stream, name)
+        return found
 
 
 class _Bytes:
-    def __init__(self, output: Output, stream: Any) -> None:
+    def __init__(self, output: Output, stream: BinaryIO) -> None:
         self._output = output
         self._stream = stream
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         """All of it. Raises OutputFailed."""
         with self._output.streaming(), self._output._failing(""):
             self._stream.write(data)
@@ -137,8 +138,9 @@ class _Bytes:
         with self._output.streaming():
             pass
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def __getattr__(self, name: str) -> object:
+        found: object = getattr(self._stream, name)
+        return found
 
 
 @contextlib.contextmanager

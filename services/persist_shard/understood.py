@@ -20,14 +20,14 @@ async def understood(request: Message, runtime: Runtime) -> tuple[ShardId, Comma
     """The shard and the command. Raises InvalidArgument, InvalidId, as ``command_of`` does."""
     if request.ByteSize() <= ON_LOOP_BYTES_MAX:
         return command_of(request)
-    return await runtime.offload(_understood, request)
+    shard, command = await runtime.offload(command_of, request)
+    await runtime.offload(_encode, command)
+    return shard, command
 
 
-def _understood(request: Message) -> tuple[ShardId, Command[AnyOutcome]]:
-    shard, command = command_of(request)
+def _encode(command: object) -> None:
     for name in ("batch", "output"):
         batch = getattr(command, name, None)
         if isinstance(batch, HollowBatch):
             # Its message stays with it, and is what the commit writes.
             batch_to_proto(batch)
-    return shard, command

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from persist import InvalidArgument
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Application = tuple[str, str, str]
@@ -36,7 +37,7 @@ def activate(spark: "SparkSession") -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
-def check_python(context: Any) -> None:
+def check_python(context: "SparkContext") -> None:
     """Refuse a Python for Spark's processes that lacks this package: they would fail one by one, later, by a traceback.
 
     One that is not on this machine, or gets packages from Spark (``--py-files``), is not looked at.

@@ -1,5 +1,6 @@
 """What the command imports: nothing that the one command at hand does not need, whatever is installed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,9 @@ finally:
 def imported(*words: str) -> set[str]:
     """The modules a process has after it ran this command, which must succeed."""
     command = [sys.executable, "-c", PROGRAM, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # A secret there is compared with the words of all commands, to be distinguished from them.
+    environ = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environ)
     assert done.returncode == 0, done.stderr
     return set(done.stderr.splitlines()[-1].split())
 

@@ -249,7 +249,8 @@ def test_sources_are_made_and_dropped_where_their_upstream_is_reached(persist: P
         ("set role = ann; drop source s cascade", "ownership"),
     ):
         refused = persist("sql", *here, text)
-        assert (refused.code, said in refused.err) == (2, True), (text, refused.err)
+        code = 3 if text.startswith("create view") else 2  # of two statements the first one took effect
+        assert (refused.code, said in refused.err) == (code, True), (text, refused.err)
     assert [each["name"] for each in persist("source", "list", *here, "--json").json["sources"]] == ["s"]
     chosen = persist("sql", *here, "create source u from loadgen (generator = counter) with (timeline = 'mine')")
     assert chosen.code == 0, chosen.err

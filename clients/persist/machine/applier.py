@@ -28,10 +28,10 @@ from persist.errors import (
 from persist.machine.rounds import Rounds
 from persist.machine.unforeseen import Unforeseen
 from persist.machine.versions import Version, Versions
-from persist.machine.weakly import weakly
 from persist.retry.attempts import Attempts, unsure
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
+from persist.retry.weakly import weakly
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import Entry

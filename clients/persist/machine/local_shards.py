@@ -177,9 +177,6 @@ class LocalShards:
 
         A caller that goes away does not stop a commit under way. Raises LocationError for all commands together.
         """
-        if self._closed:
-            # What is begun now would be neither ended nor looked at.
-            raise Determinate("this process has closed the location", hint="open it again")
         work = self._tasks.start(self._commit(self._of(shard), commands, self._deadline(timeout)))
         return await outcome_of(work, "the process is closing")
 
@@ -267,16 +264,17 @@ class LocalShards:
 
     async def close(self) -> None:
         """Stop background work, then close both stores."""
-        if self._owners is not None:
-            self._owners = None
-            for known in self._shards:
-                # The commit that gives a claim up would take it up again.
-                known.applier.compactor = ""
-            if self._workers is not None:
-                await self._workers.settle()
-                await self._workers.close()
+        self._owners = None
+        for known in [*self._shards]:
+            # The commit that gives a claim up would take it up again.
+            known.applier.compactor = ""
+        if self._workers is not None:
+            # Also when an earlier call was cancelled amid it.
+            await self._workers.settle()
+            await self._workers.close()
+            self._workers = None
         self._closed = True
-        for known in self._shards:
+        for known in [*self._shards]:
             known.maintenance.close()
             await known.applier.close()
         await self._tasks.close()
@@ -313,6 +311,9 @@ class LocalShards:
         return Deadline(self._runtime, timeout, once=True)
 
     def _of(self, shard: ShardId) -> _Shard:
+        if self._closed:
+            # What is begun now would be neither ended nor looked at.
+            raise Determinate("this process has closed the location", hint="open it again")
         known = self._shards.get(shard)
         if known is None:
             known = _Shard(

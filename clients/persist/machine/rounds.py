@@ -64,6 +64,12 @@ class Rounds(Generic[T]):
         try:
             async with asyncio.timeout(seconds) as scope:
                 return await asyncio.shield(round_.task)
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if not round_.task.cancelled() or (me is not None and me.cancelling()):
+                raise
+            # SUBTLE: this caller was not cancelled, and its own task would look as if it had been.
+            raise Determinate("this process has closed the location", hint="open it again") from None
         except TimeoutError:
             if not scope.expired():
                 raise

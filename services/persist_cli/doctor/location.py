@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from persist.client.remote.addresses import endpoints_of, is_listening
+from persist.core.shard.retention import rollup_distance
 from persist.core.shard.state import STATE_FORMAT
 from persist.errors import (
     CorruptData,
@@ -216,7 +217,7 @@ def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float
     """Reads go through, rollups are written, and no shard was written in this machine's future."""
     runtime: Runtime = system()
     walltimes, failures = [], {}
-    behind: dict[str, int] = {}
+    behind: dict[str, tuple[int, int]] = {}
     try:
         with target.open(settings, begin=True) as client:
             for shard, _ in zip(client.list_shards(timeout=timeout), range(SHARDS_LOOKED_AT), strict=False):
@@ -226,14 +227,15 @@ def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float
                     failures[shard] = error.message
                     continue
                 walltimes.append(int(state.get("walltime_ms", 0)))
-                behind[str(shard)] = int(state["seqno"]) - max(map(int, state["rollups"]), default=0)
+                commits = int(state["seqno"]) - max(map(int, state["rollups"]), default=0)
+                behind[str(shard)] = commits, rollup_distance(int(state.get("parts", 0)), settings.rollup_every)
     except VersionMismatch as error:
         yield Check("shards", BAD, error.message, next_step.after(error, "").line(target.words))
         return
     except PersistError as error:
         yield Check("shards", BAD, error.message, error.hint or "mend what is reported above first")
         return
-    yield from _rollups(behind, settings)
+    yield from _rollups(behind)
     for shard, why in failures.items():
         found = f"{len(failures)} of {len(failures) + len(walltimes)} shards cannot be read, {shard} among them: {why}"
         yield Check("shards", BAD, found, next_step.check(shard).line(target.words))
@@ -249,15 +251,18 @@ def _shards_and_clock(target: LocationTarget, settings: Settings, timeout: float
     yield Check("shards and clock", OK, found)
 
 
-def _rollups(behind: Mapping[str, int], settings: Settings) -> Iterator[Check]:
-    """Whether rollups are written; nothing to say where they are. ``behind``: commits since the newest, by shard."""
-    late = {shard: commits for shard, commits in behind.items() if commits > ROLLUPS_MISSED * settings.rollup_every}
+def _rollups(behind: Mapping[str, tuple[int, int]]) -> Iterator[Check]:
+    """Whether rollups are written; nothing to say where they are.
+
+    ``behind``: by shard, the commits since the newest, and after how many the next one was due.
+    """
+    late = {shard: each for shard, each in behind.items() if each[0] > ROLLUPS_MISSED * each[1]}
     if not late:
         return
-    shard, commits = max(late.items(), key=lambda each: each[1])
+    shard, (commits, due) = max(late.items(), key=lambda each: each[1])
     found = (
         f"{len(late)} of {len(behind)} shards lack theirs: {shard} has none of its last {commits:,} commits, and one is"
-        f" due every {settings.rollup_every:,}; opening takes longer each time, and nothing is collected"
+        f" due every {due:,}; opening takes longer each time, and nothing is collected"
     )
     step = (
         "is Blob full, or read-only? What wrote says why: «maintenance failed» in the logs of its servers and programs"

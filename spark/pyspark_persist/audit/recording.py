@@ -7,9 +7,10 @@ the attempt, so a row is made final once, by its writer or by the process that f
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from persist import (
+    Antichain,
     Determinate,
     InvalidArgument,
     PersistError,
@@ -33,7 +34,7 @@ class Committed(Protocol):
     """What a commit came to."""
 
     @property
-    def upper(self) -> Any:
+    def upper(self) -> Antichain:
         """The shard's, after it."""
 
     @property

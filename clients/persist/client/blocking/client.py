@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from persist.client.blocking.bridge.opened import Opened
 from persist.client.blocking.bridge.streams import collected, entered
-from persist.client.blocking.environment import Contents
 from persist.client.blocking.oracle import Oracle
 from persist.client.blocking.read import ReadHandle
 from persist.client.blocking.table import Table, TableTransaction
@@ -39,7 +38,7 @@ from persist.typed import Fields
 if TYPE_CHECKING:
     from persist.client.blocking.catalog import Catalog
     from persist.client.blocking.compaction import Compaction
-    from persist.client.blocking.environment import Environment
+    from persist.client.blocking.environment import Contents, Environment
     from persist.client.blocking.minter import Minter
     from persist.client.blocking.sql import SqlSession
 T = TypeVar("T")
@@ -401,11 +400,13 @@ class Client(Opened):
         environment: str = "default",
         role: str = "persist",
         timeout: float | None = None,
-    ) -> Contents:
+    ) -> "Contents":
         """The rows of a name (``database.schema.name``, or less of it) at one time, as ``Environment.read`` has them.
 
         An Arrow stream for pandas, Polars, DuckDB and pyarrow; release it when it is read. Raises as that.
         """
+        from persist.client.blocking.environment import Contents
+
         return self._give(
             Contents,
             self._run(

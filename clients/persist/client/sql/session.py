@@ -19,12 +19,12 @@ from persist.client.sql.changing import ChangingTransaction, RowChanger
 from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
 from persist.client.sql.errors import Sent, SqlError, SqlNotSupported
 from persist.client.sql.following import Cursors, Following
-from persist.client.sql.outside import Sources
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.text import only
 from persist.client.sql.querying import Queries
 from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Answer
+from persist.client.sql.run.outside import Sources
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session

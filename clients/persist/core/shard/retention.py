@@ -34,8 +34,12 @@ def rollup_due(state: State, seqno: int, every: int) -> bool:
     A rollup writes all of the state: written after a number of commits that grows with it, it costs each of them the
     same. A process that opens the shard reads as many diffs more.
     """
-    further = min(state.trace.parts // PARTS_PER_COMMIT, ROLLUP_EVERY_MAX)
-    return seqno - max(state.rollups, default=0) >= max(every, further)
+    return seqno - max(state.rollups, default=0) >= rollup_distance(state.trace.parts, every)
+
+
+def rollup_distance(parts: int, every: int) -> int:
+    """After how many commits a rollup of so many parts is due, where small ones are after ``every``."""
+    return max(every, min(parts // PARTS_PER_COMMIT, ROLLUP_EVERY_MAX))
 
 
 def gc_boundary(state: State, *, versions_max: int) -> int | None:

@@ -36,7 +36,7 @@ class WrittenParts:
     def note(self, key: str, value: bytes | memoryview, history: int) -> None:
         """The store has it, if it still is the one of ``history``, where the writing began."""
         self._renew()
-        if history != self._of:
+        if history != self._of or not self._bytes_max:
             return
         self._sizes[key] = len(value)
         if len(self._sizes) > KEYS_MAX:

@@ -20,10 +20,10 @@ from persist.machine.applier import Applier
 from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
 from persist.machine.versions import Versions
-from persist.machine.weakly import weakly
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
+from persist.retry.weakly import weakly
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.typed import Work

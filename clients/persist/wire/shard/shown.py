@@ -21,6 +21,7 @@ def state_to_json(state: State) -> dict[str, object]:
         "seqno_since": state.seqno_since,
         "is_tombstone": state.is_tombstone,
         "rows": state.trace.rows,
+        "parts": state.trace.parts,
         "inline_bytes": state.inline_bytes,
         "rollups": {
             str(seqno): {"key": rollup.key, "encoded_bytes": rollup.encoded_bytes}

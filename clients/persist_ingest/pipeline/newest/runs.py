@@ -5,9 +5,9 @@ in the hashes, and touches only pages that it finds something in. Source: source
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.sources import encode_key
-from persist.typed import Fields
 from persist_ingest.pipeline.newest.hashes import key_hashes
 
 PRESENT: Final = "\0present"
@@ -23,6 +22,14 @@ PRESENT: Final = "\0present"
 CHUNK_BYTES: Final = 32 << 20
 CHUNK_ROWS_MAX: Final = 1 << 18
 _HASH_BYTES: Final = 8
+
+
+class RunJson(TypedDict):
+    """A run in JSON."""
+
+    name: str
+    starts: list[int]
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +45,12 @@ class RunFile:
         """How many rows it has."""
         return self.starts[-1]
 
-    def to_json(self) -> Fields:
+    def to_json(self) -> "RunJson":
         """As ``of`` takes it."""
-        return asdict(self)
+        return RunJson(name=self.name, starts=[*self.starts], bytes=self.bytes)
 
     @staticmethod
-    def of(given: Fields) -> "RunFile":
+    def of(given: "RunJson") -> "RunFile":
         """From JSON."""
         return RunFile(name=given["name"], starts=tuple(given["starts"]), bytes=given["bytes"])
 

@@ -231,7 +231,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "unknown")
 
 
-def _damaged(error: Any, topic: str, partition: int | None, offset: int | None) -> LocationError:
+def _damaged(error: object, topic: str, partition: int | None, offset: int | None) -> LocationError:
     """What came is not what was written. It may come whole the next time: from another replica, over another wire."""
     return LocationError(
         "a message came damaged",

@@ -22,8 +22,8 @@ IDLE = pytest.mark.parametrize("idle", [0.5, None], ids=["idle", "for ever"])
 
 async def goes_silent(client: aio.Client, silence: Any, idle: float | None) -> None:
     """A listen in whose midst the location falls silent says so, and does not end."""
-    writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
-    await writer.append(table([(1, "a", 1, 1)]), 2)
+    writer, reader = await client.open(ShardId.new(), schema=SCHEMA, timeout=LONG_SECONDS)
+    await writer.append(table([(1, "a", 1, 1)]), 2, timeout=LONG_SECONDS)
     listen = await reader.listen(0, timeout=idle)
     await anext(listen)
     await anext(listen)

@@ -129,10 +129,10 @@ class WriteHandle(Stays):
         The outcome is a value, and final: after UpperMismatch nothing of this call is or ever will be in the shard.
         Any number of calls may overlap. Give a ``token`` to make calls of several processes one (the shard remembers
         its last 1024, for an hour; other updates under one it remembers are refused), or a ``transaction`` to make an
-        append of an application happen once for ever: other updates under its version, and a version before the
-        newest, are refused (batches that were prepared are compared by the sum of their diffs). Cost: one RPC (two when
-        the upper lies before ``expected_upper``), one upload per part unless inline; bounded memory. Raises as
-        ``append`` does, and
+        append of an application happen once for ever: other updates under its version, the same ones in another order,
+        and a version before the newest, are refused (batches that were prepared are compared by the sum of their diffs,
+        and only with prepared ones). Cost: one RPC (two when the upper lies before ``expected_upper``), one upload per
+        part unless inline; bounded memory. Raises as ``append`` does, and
         InvalidArgument (other updates under the token, as far as can be distinguished: small ones by their rows, all by
         the sum of their diffs; or under the transaction), OutcomeForgotten (an earlier attempt may be forgotten:
         nothing happened now). After any other Indeterminate repeat the call if it has a token or a transaction; without
