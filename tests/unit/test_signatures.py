@@ -36,10 +36,20 @@ def names_in(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def signatures() -> list[tuple[str, set[str]]]:
     """Of every function, where it is and the names it holds. Not when this is imported, which every process does."""
     return [
-        (f"{name(path)}:{node.lineno} {node.name}", names_in(node))
+        (f"{name(path)}:{node.lineno} {node.name}", names_in(node) - other_names(path))
         for path in handwritten(*SOURCE_ROOTS)
         for node in functions(tree(path))
     ]
+
+
+def other_names(path: Path) -> set[str]:
+    """Classes of a module's own, or of others than ``persist.typed``, that are called as something there is."""
+    return {node.name for node in tree(path).body if isinstance(node, ast.ClassDef)} | {
+        each.asname or each.name
+        for node in tree(path).body
+        if isinstance(node, ast.ImportFrom) and node.module not in ("persist.typed", "typing")
+        for each in node.names
+    }
 
 
 def holding(wanted: set[str]) -> list[str]:

@@ -23,7 +23,7 @@ from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
 from persist.errors import InvalidArgument
 from persist.extras import extra

@@ -28,7 +28,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry, Transaction
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
 from persist.machine.garbage.sweeper import Swept
 from persist.runtime import Runtime

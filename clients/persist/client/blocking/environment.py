@@ -26,7 +26,7 @@ from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, Token
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import Timeline
 from persist.typed import Record
 

@@ -33,7 +33,7 @@ from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
 from persist.core.names import catalog_shard
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.errors import HistoryRewound, LocationError, PersistError, ShardNotFound, UnsafeConfiguration
 from persist.extras import extra
 from persist.retry.tasks import Tasks

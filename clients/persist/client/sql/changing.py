@@ -45,7 +45,8 @@ from persist.core.catalog.values import Id, ObjectType
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
-from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import NotYetAvailable
 from persist.extras import extra

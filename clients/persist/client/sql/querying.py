@@ -31,7 +31,7 @@ from persist.core.catalog.errors import Uninitialized, UnknownObject
 from persist.core.catalog.values import Id
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import DIFF
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.extras import extra
 from persist.retry.deadline import Deadline

@@ -11,7 +11,7 @@ from persist.client.sql.errors import SqlError
 from persist.client.sql.run.engine import Limits
 from persist.core.catalog.ddl.described import DATABASE, ROLE, SCHEMA, Session
 from persist.core.time.hold import Interval
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 from persist.errors import InvalidArgument
 
 

@@ -6,19 +6,12 @@ Source: catalog-semantics.md sections 3.2 and 6.2; design 004.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import reduce
 
 from persist.core.frontier import CLOSED, MINIMUM, TIME_MAX, Antichain, check_time
 from persist.core.time.collections import Independent, TimelineContext, TimestampDependent
+from persist.core.time.isolation import Isolation
 from persist.errors import InvalidArgument, NotReadable, ShardClosed
-
-
-class Isolation(StrEnum):
-    """What a read sees of writes that returned before it began: all of them, or a prefix."""
-
-    STRICT_SERIALIZABLE = "strict serializable"
-    SERIALIZABLE = "serializable"
 
 
 @dataclass(frozen=True, slots=True)

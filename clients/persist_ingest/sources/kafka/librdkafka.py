@@ -208,7 +208,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             partition, offset, error = message.partition(), message.offset(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if error.code() in _DAMAGED:
-                    raise _damaged(error, topic, partition, offset)
+                    raise _damaged(error.str(), topic, partition, offset)
                 if error.code() in _LOST | _GONE or error.fatal():
                     raise failure(error, topic)
                 said = error.str()
@@ -231,7 +231,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "unknown")
 
 
-def _damaged(error: object, topic: str, partition: int | None, offset: int | None) -> LocationError:
+def _damaged(said: str, topic: str, partition: int | None, offset: int | None) -> LocationError:
     """What came is not what was written. It may come whole the next time: from another replica, over another wire."""
     return LocationError(
         "a message came damaged",
@@ -239,7 +239,7 @@ def _damaged(error: object, topic: str, partition: int | None, offset: int | Non
         topic=topic,
         partition=partition,
         offset=offset,
-        cause=error.str(),
+        cause=said,
     )
 
 

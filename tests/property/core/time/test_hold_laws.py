@@ -18,7 +18,8 @@ from persist.core.time.collections import (
 from persist.core.time.errors import MultipleTimelines
 from persist.core.time.hold import HoldRules, NamedHold, OnLag
 from persist.core.time.holds import Advance, Holds
-from persist.core.time.read_time import AsOf, Input, Isolation, Query, choose
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf, Input, Query, choose
 from persist.core.time.timeline import EPOCH_MILLISECONDS, UserTimeline
 from persist.errors import NotReadable, ShardClosed, UsageError
 

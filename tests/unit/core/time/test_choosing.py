@@ -6,7 +6,8 @@ import pytest
 
 from persist.core.frontier import CLOSED, MINIMUM, TIME_MAX, Antichain
 from persist.core.time.collections import Independent, TimelineDependent, TimestampDependent
-from persist.core.time.read_time import AsOf, Choice, Input, Isolation, Query, choose, last_complete, readable_at
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf, Choice, Input, Query, choose, last_complete, readable_at
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, NotReadable, ShardClosed
 

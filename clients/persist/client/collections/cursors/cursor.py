@@ -31,7 +31,8 @@ from persist.core.catalog.values import ObjectType
 from persist.core.data.schema import TS
 from persist.core.frontier import TIME_MAX, Antichain, check_time
 from persist.core.ids import ShardId
-from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf
 from persist.errors import InvalidArgument, LeaseExpired, NotReadable, UsageError
 from persist.retry.deadline import Deadline
 

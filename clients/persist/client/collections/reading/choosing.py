@@ -32,7 +32,8 @@ from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
 from persist.core.time.collections import TimelineContext, reached, timeline_context, timeline_read_in
-from persist.core.time.read_time import AsOf, Choice, Isolation, Query, choose, readable_at
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf, Choice, Query, choose, readable_at
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline

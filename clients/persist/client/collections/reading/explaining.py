@@ -6,7 +6,8 @@ Source: catalog-semantics.md section 6.1, EXPLAIN TIMESTAMP.
 from dataclasses import dataclass
 
 from persist.core.frontier import Antichain
-from persist.core.time.read_time import Choice, Input, Isolation
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import Choice, Input
 from persist.core.time.timeline import Timeline
 
 

@@ -21,7 +21,8 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Space
 from persist.core.data.predicate import PredicateLike
-from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import Timeline
 from persist.errors import InvalidArgument
 from persist.retry.deadline import Deadline

@@ -9,7 +9,7 @@ from persist.client.sql.parse.tokens import Tokens
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
-from persist.core.time.read_time import Isolation
+from persist.core.time.isolation import Isolation
 
 KINDS: Final = {
     "DATABASE": ObjectType.DATABASE,

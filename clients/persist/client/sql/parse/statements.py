@@ -15,7 +15,8 @@ from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain
 from persist.core.catalog.values import ObjectType
 from persist.core.time.hold import MaxLag, OnLag
-from persist.core.time.read_time import AsOf, Isolation
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf
 from persist.extras import extra
 
 with extra("sql"):
