@@ -255,6 +255,37 @@ def test_what_is_not_supported_is_named(text):
 
 
 @pytest.mark.parametrize(
+    ("change", "reason", "remedy"),
+    [
+        ("add column c int", "not added", "SWAP WITH"),
+        ("add if not exists c int not null default 3", "not added", "SWAP WITH"),
+        ("add c int", "not added", "SWAP WITH"),
+        ("drop column c", "would have to become equal at every time", "CREATE VIEW"),
+        ("drop column if exists c cascade", "would have to become equal at every time", "CREATE VIEW"),
+        ("drop c", "would have to become equal at every time", "CREATE VIEW"),
+        ("rename column c to d", "knows them by their names", "CREATE VIEW"),
+        ("rename c to d", "knows them by their names", "CREATE VIEW"),
+        ("alter column c type bigint", "that of values of their types", "SWAP WITH"),
+        ("alter c set data type bigint", "that of values of their types", "SWAP WITH"),
+    ],
+)
+def test_columns_of_a_table_do_not_change_and_it_is_said_why(change, reason, remedy):
+    with pytest.raises(SqlNotSupported, match=reason) as refused:
+        parse(f"alter table s.t {change}")
+    assert remedy in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["alter table t add", "alter table t add constraint c check (a > 1)", "alter table t drop constraint c",
+     "alter view v drop column c"],
+)  # fmt: skip
+def test_what_is_not_about_columns_of_tables_is_not_said_to_be(text):
+    with pytest.raises(SqlSyntax, match="expected RENAME TO"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
     ("text", "line", "column"),
     [
         ("create table t (a int,\n  b json)", 2, 3),

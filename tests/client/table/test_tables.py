@@ -327,6 +327,30 @@ async def test_columns_added_meanwhile_are_copied_too():
         assert await found(old) == await found(new) == [(1, "a", None, 1), (2, "b", 7, 1)]
 
 
+@pytest.mark.parametrize("change", ["upsert", "delete", "transact"])
+async def test_handle_that_was_open_before_columns_were_added_changes_whole_rows(change):
+    async with client_of(memory_place()) as client:
+        old = await client.table("t", schema=SCHEMA, mode="wal")
+        await old.insert([row(1, "a")])
+        wider = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "more": pa.int64()})
+        await client.evolve_schema(old.shard, wider)
+        new = await client.table("t", mode="wal")
+        await new.upsert([{"id": 1, "name": "a", "more": 7}])
+        if change == "upsert":
+            await old.upsert([row(1, "b")])
+        elif change == "delete":
+            await old.delete([{"id": 1}])
+        else:
+
+            async def work(transaction: Any) -> None:
+                transaction.insert(old, [row(2, "c")])
+                await transaction.upsert(old, [row(1, "b")])
+
+            await client.transact(work)
+        one, two = (1, "b", None, 1), (2, "c", None, 1)
+        assert await found(new) == {"upsert": [one], "delete": [], "transact": [one, two]}[change]
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_random_histories_read_as_they_were_written(mode: Any, entropy: random.Random):
     async with client_of(memory_place()) as client:

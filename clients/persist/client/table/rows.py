@@ -46,6 +46,14 @@ def times(updates: pa.Table, factor: int) -> pa.Table:
     return updates if factor == 1 else updates.set_column(at, DIFF, pc.multiply(updates.column(at), factor))
 
 
+def widened(updates: pa.Table, schema: Schema) -> pa.Table:
+    """Updates of an earlier schema as this one has them: null in the val columns that were added since."""
+    for field in schema.val:
+        if field.name not in updates.schema.names:
+            updates = updates.append_column(field, pa.nulls(updates.num_rows, field.type))
+    return updates if updates.schema.names == schema.updates.names else updates.select(schema.updates.names)
+
+
 def at_time(updates: pa.Table, ts: int) -> pa.Table:
     """Every update at ``ts``."""
     column = pa.array(np.full(updates.num_rows, ts, np.uint64))

@@ -4,7 +4,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -18,9 +18,11 @@ from persist.client.table.rows import (
     keys_of,
     replacing,
     updates_of,
+    widened,
 )
 from persist.client.table.unique import KeyTwice, adds, check_free
 from persist.client.timeline.register import seconds
+from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
@@ -105,7 +107,8 @@ class TableTransaction(Stays):
             snapshot = await self.snapshot(table, timeout=self._timeout)
             old = await rows_with_keys(self._wal.runtime, snapshot, keys, table.schema)
         is_first = table.shard not in self._rows
-        self.add(table, replacing(old, new, table.schema))
+        # Looking at the log may have found columns that were added since the table was opened.
+        self.add(table, replacing(widened(old, table.schema), widened(new, table.schema), table.schema))
         if is_first:
             self._looked.add(table.shard)
         return self
@@ -146,10 +149,7 @@ class TableTransaction(Stays):
         return f"<TableTransaction of {self._wal.oracle.timeline} over {len(self._rows)} tables: {state}>"
 
     def _updates(self) -> dict[ShardId, pa.Table]:
-        rows = {
-            shard: consolidate(pa.concat_tables(pieces), self._tables[shard].schema)
-            for shard, pieces in self._rows.items()
-        }
+        rows = {shard: _together(pieces, self._tables[shard].schema) for shard, pieces in self._rows.items()}
         return {shard: updates for shard, updates in rows.items() if updates.num_rows}
 
     def _is_looked_at(self, shard: ShardId, updates: pa.Table) -> bool:
@@ -288,3 +288,8 @@ async def _with_nothing_between(wal: "Wal", attempt: Callable[[int], Awaitable[T
         is_late = False
         if not await backoff.pause():
             raise NotYetAvailable("others committed first each time", hint="repeat it with a longer timeout")
+
+
+def _together(pieces: Sequence[pa.Table], schema: Schema) -> pa.Table:
+    """What updates come to, also those that were collected before columns were added."""
+    return consolidate(pa.concat_tables([widened(each, schema) for each in pieces]), schema)

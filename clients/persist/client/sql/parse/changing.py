@@ -29,6 +29,28 @@ WORDS: Final = {kind: word for word, kind in KINDS.items()}
 
 PRIVILEGES: Final = {"SELECT": "r", "INSERT": "a", "UPDATE": "w", "DELETE": "d", "USAGE": "U", "CREATE": "C"}
 
+_OF_COLUMNS: Final = {
+    "ADD": (
+        "columns are not added by a statement",
+        "CREATE TABLE another one with the column, INSERT INTO it … SELECT, and ALTER TABLE … SWAP WITH it",
+    ),
+    "DROP": (
+        "columns are not dropped: rows that differ in one alone would have to become equal at every time",
+        "a view without it: CREATE VIEW v AS SELECT the others FROM the table",
+    ),
+    "RENAME": (
+        "columns are not renamed: what was written knows them by their names",
+        "a view: CREATE VIEW v AS SELECT a AS b, … FROM the table",
+    ),
+    "ALTER": (
+        "columns do not change: the order of what was written is that of values of their types",
+        "CREATE TABLE another one with the type, INSERT INTO it … SELECT, and ALTER TABLE … SWAP WITH it",
+    ),
+}
+"""What is refused of the columns of a table, why, and what to do instead. Source: docs/adr/0021-columns-by-ids.md."""
+_CONSTRAINTS: Final = ("CONSTRAINT", "PRIMARY", "UNIQUE", "FOREIGN", "CHECK")
+"""What ALTER TABLE … ADD and the like may be about, besides columns."""
+
 LISTS: Final = (
     "DATABASES", "SCHEMAS", "ROLES", "OBJECTS", "TABLES", "SOURCES", "VIEWS", "MATERIALIZED VIEWS", "INDEXES",
     "HOLDS", "CURSORS", "SINKS",
@@ -84,10 +106,22 @@ def alter(tokens: Tokens, now_ms: int) -> Statement:
         retain = values.retain(tokens)
         tokens.expect(")")
         return _ended(tokens, ddl.SetRetain(kind, name, retain))
+    _check_no_column(tokens, kind)
     tokens.fail(
         "RENAME TO, SWAP WITH, OWNER TO, SET (RETAIN HISTORY …)"
         + (" or ADVANCE" if kind is ObjectType.HOLD else "")
     )  # fmt: skip
+
+
+def _check_no_column(tokens: Tokens, kind: ObjectType) -> None:
+    """Raises SqlNotSupported for what would change the columns of a table."""
+    at = tokens.at
+    verb = tokens.one_of(*_OF_COLUMNS) if kind is ObjectType.TABLE else None
+    is_constraint = tokens.peek is None or any(map(tokens.is_word, _CONSTRAINTS))
+    tokens.at = at
+    if verb is not None and not is_constraint:
+        message, hint = _OF_COLUMNS[verb]
+        raise SqlNotSupported(message, hint=hint, at=f"{verb} COLUMN")
 
 
 def _alter_system(tokens: Tokens) -> Statement:
