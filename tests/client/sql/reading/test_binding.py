@@ -5,7 +5,8 @@ import pytest
 from client.sql.support import rows, sessions
 
 from persist import Schema
-from persist.client.sql.bind.binding import BoundQuery, bind, pushed
+from persist.client.sql.bind.binding import BoundQuery, bind
+from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.text import one
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
