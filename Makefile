@@ -64,7 +64,7 @@ lint: setup-python ## ruff, import contracts, generated code, house rules
 	@$(BIN)/python deploy/blocking.py --check
 	@$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_words.py tests/test_citations.py
 
-types: setup-python ## mypy --strict
+types: setup-python ## mypy: strict for packages, bodies of tests
 	@$(BIN)/mypy
 
 proto: setup-python ## generate clients/persist/v1 from protos/, and the blocking client from the asyncio one

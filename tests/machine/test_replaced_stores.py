@@ -222,7 +222,7 @@ class Doubtful:
 
 async def test_commit_in_doubt_stays_so_when_its_store_is_replaced() -> None:
     (blob, consensus), shard = memory_stores(), new_shard()
-    shards = machine(blob, Doubtful(consensus, shard), OFTEN)  # type: ignore[arg-type]  # as its store
+    shards = machine(blob, Doubtful(consensus, shard), OFTEN)
     await shards.open(shard, timeout=T)
     with pytest.raises(Indeterminate):
         await shards.apply(shard, empty_append(0, 1), timeout=T)

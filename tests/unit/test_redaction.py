@@ -68,7 +68,7 @@ def test_secret_is_scrubbed_wherever_it_comes_out(given, said):
     for piece in ("hunter", "hunt", "er2x", "ter "):
         assert piece not in text
     stream = io.StringIO()
-    print(said, file=Scrubbed(stream))  # type: ignore[arg-type]
+    print(said, file=Scrubbed(stream))
     assert stream.getvalue() == text + "\n"
 
 

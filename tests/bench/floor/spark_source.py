@@ -25,7 +25,7 @@ READ_ROWS = 65_536
 ONE_ROW = pa.RecordBatch.from_pydict({"k": [b"k" * 20], "v": [b"v" * 60]})
 
 
-class FloorSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+class FloorSource(DataSource):
     """``format("floor")``: options ``endpoint``, and ``keys`` (comma separated objects) to read."""
 
     @classmethod
@@ -49,11 +49,11 @@ class FloorSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
 
 
 @dataclass
-class Blobs(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+class Blobs(InputPartition):
     keys: list[str]
 
 
-class BlobReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+class BlobReader(DataSourceReader):
     def __init__(self, endpoint: str, keys: list[str], partitions: int) -> None:
         self._endpoint, self._keys, self._partitions = endpoint, keys, partitions
 
@@ -67,7 +67,7 @@ class BlobReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped 
             yield from file.iter_batches(READ_ROWS, columns=["k", "v"], use_threads=False)
 
 
-class BlobWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+class BlobWriter(DataSourceArrowWriter):
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
@@ -78,11 +78,11 @@ class BlobWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is unt
 
 
 @dataclass
-class Tick(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+class Tick(InputPartition):
     number: int
 
 
-class TickReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is untyped here
+class TickReader(DataSourceStreamReader):
     """One more row at every look."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class TickReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is un
         return
 
 
-class Nowhere(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+class Nowhere(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass

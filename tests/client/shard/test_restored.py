@@ -44,7 +44,7 @@ class Address:
         return self.behind.watch(*asked, timeout=min(timeout, 0.02))
 
     def client(self) -> aio.Client:
-        location = Location(self, blob=self.blob, settings=SETTINGS, runtime=system())  # type: ignore[arg-type]
+        location = Location(self, blob=self.blob, settings=SETTINGS, runtime=system())
         self._clients.append(Client(location))
         return self._clients[-1]
 

@@ -52,7 +52,7 @@ class Gated:
         with LOADGEN.create(options, source=source) as made:
             if "upstream" in GATES:
                 GATES["upstream"]()
-            yield Beginning(definition=made.definition, reader=GatedReader(made.reader), bound=made.bound)  # type: ignore[arg-type]
+            yield Beginning(definition=made.definition, reader=GatedReader(made.reader), bound=made.bound)
 
     def open(self, definition: Mapping[str, Any], schemas: Mapping[str, persist.Schema]) -> SourceReader:
         return LOADGEN.open(definition, schemas)

@@ -47,7 +47,7 @@ async def shards_of(path: Path, count: int = 3) -> AsyncIterator[tuple[Tools, Re
     async with at((f"file:{path}/blob", f"sqlite:{path}/consensus.db"), QUICK) as (client, tools):
         shards = [await _grown(client) for _ in range(count)]
         blob = Refusing(tools.survey.versions.blob)
-        tools.survey.versions.blob = blob  # type: ignore[assignment]  # it is one
+        tools.survey.versions.blob = blob
         yield tools, blob, shards
 
 
@@ -129,6 +129,6 @@ async def test_all_damage_to_a_backup_is_found(tmp_path: Path) -> None:
     flip(tmp_path / "backup" / keys[1])
     flip(tmp_path / "backup" / keys[2])
     put_folder(tmp_path / "backup" / folder)
-    store = Store(refusing, settings=QUICK, runtime=system())  # type: ignore[arg-type]  # it is one
+    store = Store(refusing, settings=QUICK, runtime=system())
     found = {damage.where for damage in await verify(store, manifest)}
     assert found == {*keys, folder}

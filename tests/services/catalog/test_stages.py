@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from services.catalog.test_sessions import Clock
+from services.catalog.statements.test_sessions import Clock
 
 from persist.errors import InvalidArgument, LeaseExpired, Overloaded, RequestTooLarge
 from persist.retry.tasks import Tasks

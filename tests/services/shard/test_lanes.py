@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from services.shard.memory_shards import MemoryShards
 from services.support import READER, append, new_shard, new_token
 
 from persist.core.frontier import MINIMUM
+from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
 from persist.errors import (
     CorruptData,
@@ -25,11 +27,11 @@ from persist_shard import Lanes
 from persist_shard.lane import CROWD_MEMORY, TRIAL_FOLDS, Lane
 
 
-def lanes_over(shards: MemoryShards, **settings: int) -> Lanes:
+def lanes_over(shards: MemoryShards, **settings: Any) -> Lanes:
     return Lanes(shards, settings=Settings(**settings), runtime=system(), telemetry=Telemetry(service="test"))
 
 
-async def opened() -> tuple[MemoryShards, str]:
+async def opened() -> tuple[MemoryShards, ShardId]:
     shards, shard = MemoryShards(), new_shard()
     await shards.open(shard, timeout=1)
     return shards, shard

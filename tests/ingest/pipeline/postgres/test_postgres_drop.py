@@ -29,7 +29,7 @@ def test_a_source_whose_server_is_gone_is_dropped_by_force(here: Location, shop:
     records.revise(dataclasses.replace(source, definition=gone))
     with pytest.raises(LocationError):
         drop(here, "shop")
-    assert records.source("shop")
+    assert records.source("shop").definition == gone
     left: list[PersistError] = []
     dropped = drop(here, "shop", force=True, left=left.append)
     assert [type(each).__name__ for each in left] == ["Determinate"]

@@ -1,6 +1,7 @@
 """Words of PostgreSQL that DuckDB has as well, and means another thing by: put so that both mean the same, or refused.
 
-What differs is found by tests/client/sql/test_against_postgres.py, which asks both. Source: docs/sql.md, queries.
+What differs is found by tests/client/sql/reading/test_against_postgres.py, which asks both.
+Source: docs/sql.md, queries.
 """
 
 import re

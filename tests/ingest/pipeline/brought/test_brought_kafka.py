@@ -10,7 +10,17 @@ from typing import Any
 import confluent_kafka
 import fastavro
 import pytest
-from ingest.pipeline.test_brought_times import AVRO, OPTIONS, at, change, progress, run, transaction, updates, upper
+from ingest.pipeline.brought.test_brought_times import (
+    AVRO,
+    OPTIONS,
+    at,
+    change,
+    progress,
+    run,
+    transaction,
+    updates,
+    upper,
+)
 from ingest.sources.fake_kafka import FakeCluster, Log, Message
 
 from persist.core.time.timeline import CounterTimeline

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from client.support import Place
 from services.catalog.cataloging import Serving, catalog_server, stub_of
-from services.catalog.test_execute import TOKEN, execute, refused, table
+from services.catalog.statements.test_execute import TOKEN, execute, refused, table
 
 from persist.client.collections import executor as limits
 from persist.runtime import system

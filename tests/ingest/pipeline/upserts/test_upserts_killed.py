@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow as pa
 
 import persist
-from ingest.pipeline.test_upserts_killed import SCHEMA, STEPS, batch
+from ingest.pipeline.upserts.test_upserts_killed import SCHEMA, STEPS, batch
 from persist_ingest import Location
 from persist_ingest.location import client
 from persist_ingest.pipeline.newest import kept
