@@ -80,6 +80,8 @@ class Output:
             self.flush()
         except OutputFailed as error:
             return max(code, self.said(error))
+        finally:
+            self._forget()
         return EXIT_HAPPENED if code == 0 and self.failure is not None else code
 
     def said(self, error: OutputFailed) -> int:
@@ -87,6 +89,11 @@ class Output:
         if not error.is_closed_pipe:
             print(f"persist: standard output: {error} (nothing was changed)", file=sys.stderr)
         return 1
+
+    def _forget(self) -> None:
+        """Let what a failure was raised through go: an engine of queries says what is left of it when a process ends."""
+        if self.failure is not None:
+            self.failure.__traceback__ = self.failure.__cause__ = self.failure.__context__ = None
 
     @property
     def _says(self) -> bool:

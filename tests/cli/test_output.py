@@ -105,3 +105,11 @@ def test_failed_write_of_one_commit_says_whether_it_happened(persist: Persist, h
         "maybe",
         "no",
     ]
+
+
+def test_query_whose_reader_has_gone_ends_without_a_word(tmp_path: Path, persist: Persist):
+    """Also not of its engine, which counts what is left of it when the process ends."""
+    here = ("--location", tmp_path / "data")
+    assert persist("sql", *here, MADE).code == 0
+    many = "select a.id from t a, " + ", ".join(f"t t{number}" for number in range(14))
+    assert ended("sql", *here, "--csv", many, pipe=True) == (1, "")
