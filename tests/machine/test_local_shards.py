@@ -3,14 +3,15 @@
 import asyncio
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
 
 from persist.core.frontier import Antichain
-from persist.core.ids import LOCATION_KEY, ReaderId
+from persist.core.ids import LOCATION_KEY, ReaderId, ShardId
 from persist.core.shard.commands import Appended, RegisterLeasedReader, UpperMismatch
-from persist.errors import HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
+from persist.errors import Determinate, HistoryRewound, InvalidBounds, LeaseExpired, NotReadable, ShardNotFound
 from persist.machine.backup.beginning import Beginnings
 from persist.machine.backup.copying import Store
 from persist.machine.shards import NotYet, SnapshotPlan
@@ -236,3 +237,54 @@ async def test_commit_on_another_history_that_has_come_to_the_same_seqno_is_none
 async def test_upper_below_lower_is_refused_before_anything_is_asked():
     with pytest.raises(InvalidBounds):
         empty_append(5, 4)
+
+
+class Hanging:
+    """A Blob that returns no rollup any more, and says so when it is asked for one."""
+
+    def __init__(self, blob: Any) -> None:
+        self._blob = blob
+        self.hangs = False
+        self.asked = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blob, name)
+
+    async def get(self, key: str, **options: Any) -> bytes | None:
+        if self.hangs and "/rollup/" in key:
+            self.asked.set()
+            await asyncio.Event().wait()
+        found: bytes | None = await self._blob.get(key, **options)
+        return found
+
+
+async def test_close_goes_on_where_other_calls_open_shards_meanwhile():
+    """Each call of others ends with what is so, and is not cancelled; nothing stays open."""
+    blob, consensus = memory_stores()
+    known, *others = [new_shard() for _ in range(4)]
+    first = machine(blob, consensus)
+    for shard in (known, *others):
+        await first.open(shard, timeout=5)
+    hanging = Hanging(blob)
+    closing = machine(hanging, consensus)
+    await closing.open(known, timeout=5)
+    hanging.hangs = True
+    refused: dict[ShardId, str] = {}
+
+    async def open_all(shards: list[ShardId], times: int) -> None:
+        for shard in shards * times:
+            try:
+                await closing.open(shard, create=False, timeout=20)
+            except Determinate as error:
+                refused[shard] = error.message
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for shard in others:
+            group.create_task(open_all([shard], 1))
+        await hanging.asked.wait()
+        group.create_task(open_all([known], 100))
+        await closing.close()
+        await closing.close()
+    assert refused.keys() == {known, *others}
+    assert all("closed" in message for message in refused.values())

@@ -29,3 +29,24 @@ async def test_failure_of_an_answer_that_lasts_is_seen_though_all_have_gone():
     away.set()
     while not rounds.idle:
         await asyncio.sleep(0)
+
+
+async def test_callers_of_what_is_closed_are_refused_and_not_cancelled():
+    asked = asyncio.Event()
+
+    async def ask(_: Deadline) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    rounds = Rounds(ask, SystemRuntime())
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(refusal(rounds))
+        await asked.wait()
+        await rounds.close()
+    assert "closed" in waiting.result().message
+
+
+async def refusal(rounds: Rounds[None]) -> Determinate:
+    with pytest.raises(Determinate) as refused:
+        await rounds.answer(Deadline(SystemRuntime(), 60.0))
+    return refused.value
