@@ -39,6 +39,7 @@ class Output:
         self.effect = Effect.READS
         self.failure: OutputFailed | None = None
         self._streams_rows = False
+        self._was_said = False
 
     def write(self, text: str) -> int:
         """Print; on standard error once that failed. Raises OutputFailed in a command that reads."""
@@ -86,7 +87,8 @@ class Output:
 
     def said(self, error: OutputFailed) -> int:
         """Say why a command that reads ends; the exit code. Nothing about a pipe whose reader has what it wanted."""
-        if not error.is_closed_pipe:
+        if not (error.is_closed_pipe or self._was_said):
+            self._was_said = True
             print(f"persist: standard output: {error} (nothing was changed)", file=sys.stderr)
         return 1
 

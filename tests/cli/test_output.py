@@ -118,3 +118,8 @@ def test_query_whose_reader_has_gone_ends_without_a_word(tmp_path: Path, persist
         ["/bin/sh", "-c", f"{command} | head -1"], capture_output=True, text=True, timeout=120, check=True
     )
     assert (done.stdout, done.stderr) == ('"id"\n', "")
+
+
+def test_why_output_fails_is_said_once():
+    code, said = ended("--version", pipe=False)
+    assert (code, said.count("persist: standard output")) == (1, 1)

@@ -285,6 +285,7 @@ def test_a_sink_delivers_each_change_once_wherever_it_is_run(persist: Persist, h
         ("create sink x from t into nowhere (path = 'x')", "no such type"),
         ("create sink x from t into sqlite (path = 'x')", "missing=table"),
         ("create sink x from t into postgres (uri = 'postgres://a:b@c/d', table = 't')", "a password is not kept"),
+        ("create sink x from t into postgres (uri = 'postgres://a:b/e@c/d', table = 't')", "a password is not kept"),
         ("create view v as select * from t; create sink x from v into files (path = 'x')", "from what is stored"),
         ("drop table t", "persist.public.kept"),
     ):

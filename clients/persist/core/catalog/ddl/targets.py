@@ -24,7 +24,8 @@ TARGETS: Final[Mapping[str, TargetOptions]] = {
 }
 """Types, and their options."""
 
-_SECRET: Final = re.compile(r"password|://[^/@]*:[^/@]*@", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|://.*:.*@", re.IGNORECASE | re.DOTALL)
+"""However it may be misread: what stands between a colon and a sign @ may be a password with a slash in it."""
 
 
 def check_target(type: str, options: Mapping[str, str]) -> None:
