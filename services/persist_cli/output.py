@@ -93,7 +93,7 @@ class Output:
         return 1
 
     def _forget(self) -> None:
-        """Let go what a failure was raised through: an engine of queries counts what is left when a process ends."""
+        """Release what a failure was raised through: an engine of queries counts what is left when a process ends."""
         if self.failure is not None:
             self.failure.__traceback__ = self.failure.__cause__ = self.failure.__context__ = None
 
