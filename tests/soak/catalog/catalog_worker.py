@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Iterator
+from itertools import chain
 from typing import Any
 
 from persist import aio
@@ -89,7 +90,7 @@ async def append_often(place: str, path: str, lines: Lines, name: str, clients: 
     async with await client_at(place) as client:
         catalog = await client.catalog(ENVIRONMENT)
         leader = await catalog.open(1)
-        work = iter([*repeated, *(new(dice, f"{name}.{number}", number) for number in range(count))])
+        work = chain(repeated, (new(dice, f"{name}.{number}", number) for number in range(count)))
         fenced = False
         try:
             async with asyncio.TaskGroup() as group:
