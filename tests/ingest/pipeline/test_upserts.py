@@ -1,10 +1,12 @@
 """Upserts as updates, against a dictionary that does the same one by one, over real shards and real files."""
 
+import contextlib
 import itertools
 import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,10 @@ from persist_ingest import Location
 from persist_ingest.location import client
 from persist_ingest.pipeline import upserts as doing
 from persist_ingest.pipeline.newest import gathering, kept, runs
-from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, let_go, upserted
+from persist_ingest.pipeline.upserts import PLACES, appended, gather, let_go, upserted
 
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -48,6 +49,8 @@ class Export:
     place: Path
     upper: int = 0
     held: dict[str, int] = field(default_factory=dict)
+    marks: Iterator[str] = field(default_factory=lambda: map(str, itertools.count()))
+    mark: str = ""
 
     @property
     def contents(self) -> Contents:
@@ -55,18 +58,29 @@ class Export:
 
     def prepared(self, batch: list[Upsert], upper: int, spill_bytes: int = 1 << 20) -> pa.Table:
         """The updates of a step, not appended yet."""
-        gathered = Gathered(["k"], spill_bytes=spill_bytes)
+        gathered = gather(["k"], spill_bytes=spill_bytes)
         for piece in (batch[:2], batch[2:]):
             gathered.add(table_of(piece))
-        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"]))
-        assert bool(spill_bytes) or not batch or gathered.is_spilled
+        self.mark = next(self.marks)
+        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"], self.mark))
+        gathered.close()
         return pa.Table.from_batches(made, pa.schema([*FIELDS, ("ts", pa.uint64()), ("diff", pa.int64())]))
 
-    def append(self, updates: pa.Table, upper: int) -> None:
+    def append(self, updates: pa.Table, upper: int, *, confirmed: bool = True) -> None:
         writer = client(self.here).open_writer(self.shard, schema=SCHEMA)
         outcome = writer.compare_and_append(updates, [self.upper], [upper])
         assert not isinstance(outcome, persist.UpperMismatch)
         self.upper = upper
+        if confirmed:
+            appended(self.contents, self.mark)
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What is done inside is done by another ingester: it has files of its own."""
+        mine = doing._held.pop((self.contents.key, os.getpid()))
+        yield
+        let_go(self.contents)
+        doing._held[(self.contents.key, os.getpid())] = mine
 
     def step(self, batch: list[Upsert], upper: int, **options: int) -> None:
         found: Counter[Any] = Counter()
@@ -106,16 +120,6 @@ def table_of(batch: list[Upsert]) -> pa.Table:
         pa.array([there for *_, there in batch], pa.bool_()),
     ]
     return pa.Table.from_arrays(columns, names=["k", "v", *PLACES])
-
-
-_offsets = 0
-
-
-def itertools_offsets(count: int) -> range:
-    """Ascending, as those of a log."""
-    global _offsets
-    _offsets += count
-    return range(_offsets - count, _offsets)
 
 
 @pytest.fixture
@@ -159,10 +163,8 @@ def test_whatever_happens_between_steps_they_equal_the_model(
             shutil.rmtree(place)
         elif happens == "another":
             # It makes the step durable, and this process learns of it by its next.
-            mine = doing._held.pop((export.contents.key, os.getpid()))
-            export.step(batch, upper)
-            let_go(export.contents)
-            doing._held[(export.contents.key, os.getpid())] = mine
+            with export.elsewhere():
+                export.step(batch, upper)
             batch, upper = batch_of(rng, export.upper, 40)
         elif happens == "idle":
             export.append(pa.Table.from_batches([], updates_schema()), export.upper + 5)
@@ -206,14 +208,59 @@ def test_a_restart_reads_nothing_of_the_shard_again(export: Export, monkeypatch:
     assert not loads
     assert not changes
     # Others that went on are followed by what changed.
-    mine = doing._held.pop((export.contents.key, os.getpid()))
-    export.step([("k3", 99, 9, True)], 10)
-    let_go(export.contents)
+    with export.elsewhere():
+        export.step([("k3", 99, 9, True)], 10)
     assert loads == [9]
-    doing._held[(export.contents.key, os.getpid())] = mine
     export.step([("k3", 100, 11, True)], 12)
     assert loads == [9]
     assert changes == [10]
+    export.check()
+
+
+def test_what_another_ingester_read_at_the_same_offsets_counts(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two readings of the same offsets a compacted log lost one: whose append is first is what there is."""
+    export.step([("a", 0, 3, True), ("b", 0, 3, True), ("c", 0, 3, True)], 4)
+    loads = counted(monkeypatch, "_load")
+    export.prepared([("a", 1, 5, True), ("b", 1, 5, False), ("d", 1, 5, True)], 6)
+    with export.elsewhere():
+        export.step([("c", 2, 5, True)], 6)
+    assert loads == [4], "the other one's"
+    export.step([(key, 3, 7, True) for key in "abcd"], 8)
+    assert loads == [4]
+    export.check()
+
+
+@pytest.mark.parametrize("goes_on", ["itself", "as another process"])
+def test_what_was_appended_without_a_word_of_it_is_read_of_the_shard(
+    export: Export, monkeypatch: pytest.MonkeyPatch, goes_on: str
+) -> None:
+    """Nobody knows whose append it was, nor then whether it was this."""
+    export.step([("a", 0, 3, True), ("b", 0, 3, True)], 4)
+    loads, changes = counted(monkeypatch, "_load"), counted(monkeypatch, "_catch_up")
+    batch: list[Upsert] = [("a", 1, 5, True), ("b", 1, 5, False), ("c", 1, 5, True)]
+    export.model(batch)
+    export.append(export.prepared(batch, 6), 6, confirmed=False)
+    if goes_on != "itself":
+        let_go(export.contents)
+    export.step([(key, 3, 7, True) for key in "abc"], 8)
+    assert not loads
+    assert changes == [6]
+    # What is confirmed too late is not the newest any more.
+    appended(export.contents, "1")
+    export.step([(key, 4, 9, True) for key in "abc"], 10)
+    assert changes == [6]
+    export.check()
+
+
+def test_a_step_that_begins_before_what_is_known_is_refused(export: Export) -> None:
+    export.step([("a", 0, 3, True)], 4)
+    export.upper = 2
+    with pytest.raises(persist.NotReadable, match="further on"):
+        export.prepared([("a", 1, 3, True)], 4)
+    export.upper = 4
+    export.step([("a", 1, 5, True)], 6)
     export.check()
 
 
@@ -249,13 +296,6 @@ def test_damaged_files_are_read_anew(export: Export, place: Path, damage: str) -
 def test_a_folder_that_cannot_be_written_is_waited_for(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     export.step([("a", 1, 3, True)], 4)
 
-    def full(self: Kept, upper: int, before: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Kept, "_save", full)
-        with pytest.raises(Determinate, match="cannot be kept"):
-            export.prepared([("a", 2, 5, True)], 6)
     export.step([("a", 2, 5, True)], 6)
     export.check()
 
