@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -293,11 +294,110 @@ def test_damaged_files_are_read_anew(export: Export, place: Path, damage: str) -
     export.check()
 
 
-def test_a_folder_that_cannot_be_written_is_waited_for(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    export.step([("a", 1, 3, True)], 4)
+@contextlib.contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """What the kernel lets this process do."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
 
-    export.step([("a", 2, 5, True)], 6)
+
+@pytest.mark.parametrize("spill_bytes", [1 << 30, 1000], ids=["newest rows", "rows of a step"])
+@pytest.mark.parametrize("lacking", ["space", "files"])
+def test_what_the_machine_refuses_is_waited_for(export: Export, place: Path, lacking: str, spill_bytes: int) -> None:
+    keys = [f"k{number}" for number in range(30_000)]
+    export.step([(key, 1, 3, True) for key in keys[:50]], 4)
+    there = sorted(place.glob("*/*"))
+    batch = [(key, 2, 5, True) for key in keys]
+    export.prepared(batch[:1], 6)
+    limit = (resource.RLIMIT_FSIZE, 10_000 if spill_bytes == 1000 else 200_000)
+    if lacking == "files":
+        limit = (resource.RLIMIT_NOFILE, 3)
+    with limited(*limit), pytest.raises(Determinate, match="cannot be kept"):
+        export.prepared(batch, 6, spill_bytes=spill_bytes)
+    export.prepared(batch[:1], 6)
+    assert sorted(place.glob("*/*.rows"))[0] in there
+    assert len(list(place.glob("*/*.rows"))) == 2, "what was half written went"
+    export.step(batch[:100], 6)
     export.check()
+
+
+def test_what_is_appended_is_not_failed_by_its_record(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    export.step([("a", 1, 3, True)], 4)
+    changes = counted(monkeypatch, "_catch_up")
+    batch: list[Upsert] = [("a", 2, 5, True)]
+    export.model(batch)
+    export.append(export.prepared(batch, 6), 6, confirmed=False)
+    with limited(resource.RLIMIT_FSIZE, 10):
+        appended(export.contents, export.mark)
+    export.step([("a", 3, 7, True)], 8)
+    assert changes == [6]
+    export.check()
+
+
+def test_runs_take_no_descriptors_and_few_rows_are_written_again(
+    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a shard holds is read a piece at a time, and pieces are merged as those of steps are."""
+    rows = 64_000
+    export.append(
+        pa.table(
+            {
+                "k": [f"k{number}" for number in range(rows)],
+                "v": range(rows),
+                "ts": pa.array([1] * rows, pa.uint64()),
+                "diff": [1] * rows,
+            }
+        ),
+        2,
+        confirmed=False,
+    )
+    batches = Contents.batches
+
+    def cut(self: Contents, upper: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches(self, upper):
+            for begin in range(0, batch.num_rows, 1000):
+                # A copy: a slice has all bytes.
+                yield batch.take(pa.array(range(begin, min(begin + 1000, batch.num_rows))))
+
+    monkeypatch.setattr(Contents, "batches", cut)
+    monkeypatch.setattr(kept, "LOAD_BYTES", 1)
+    written: list[int] = []
+    merged = kept.merged
+
+    def merging(these: Any, *args: Any, **options: Any) -> Any:
+        written.append(sum(run.file.rows for run in these))
+        return merged(these, *args, **options)
+
+    monkeypatch.setattr(kept, "merged", merging)
+    newest = Kept(export.contents, FIELDS, ["k"])
+    newest.at(2)
+    assert newest.rows == rows
+    assert sum(written) == 2 * rows, "64 pieces: each row in two merges"
+    held = [os.readlink(each) for each in Path("/dev/fd").iterdir() if each.is_symlink() and each.exists()]
+    assert [Path(each).name for each in held if each.startswith(str(place))] == ["lock"]
+    newest.close()
+
+
+@pytest.mark.parametrize("keys", [1, 30_000], ids=["one key", "all at once"])
+def test_what_a_range_of_a_step_holds_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
+    monkeypatch.setattr(gathering, "_BITS", 3)
+    monkeypatch.setattr(gathering, "_RANGES", 8)
+    gathered, most = gather(["k"], spill_bytes=100_000), 0
+    for begin in range(0, 60_000, 1000):
+        numbers = range(begin, begin + 1000)
+        gathered.add(table_of([(f"k{number % keys}", number, 1, True) for number in numbers]))
+    last: dict[str, int] = {}
+    for table, _ in gathered.ranges():
+        most = max(most, table.nbytes)
+        for key, value in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True):
+            last[key] = max(value, last.get(key, -1))
+    gathered.close()
+    assert last == {f"k{number % keys}": number for number in range(60_000 - keys, 60_000)}
+    assert 0 < most <= 100_000
 
 
 def test_files_that_nobody_has_used_for_long_go(export: Export, place: Path) -> None:
