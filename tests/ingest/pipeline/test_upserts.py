@@ -218,9 +218,7 @@ def test_a_restart_reads_nothing_of_the_shard_again(export: Export, monkeypatch:
     export.check()
 
 
-def test_what_another_ingester_read_at_the_same_offsets_counts(
-    export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_ingester_read_at_the_same_offsets_counts(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two readings of the same offsets a compacted log lost one: whose append is first is what there is."""
     export.step([("a", 0, 3, True), ("b", 0, 3, True), ("c", 0, 3, True)], 4)
     loads = counted(monkeypatch, "_load")

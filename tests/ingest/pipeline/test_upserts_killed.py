@@ -80,7 +80,9 @@ def test_a_process_that_is_killed_anywhere_goes_on_with_its_files(tmp_path: Path
         lines = rng.randrange(5, 60) if kills else sys.maxsize
         kills -= 1
         unconfirmed = [each for each in unconfirmed if each >= upper(here, shard)] or [-1]
-        with subprocess.Popen([*arguments, str(unconfirmed[0])], stdout=subprocess.PIPE, text=True, env=environment()) as child:
+        with subprocess.Popen(
+            [*arguments, str(unconfirmed[0])], stdout=subprocess.PIPE, text=True, env=environment()
+        ) as child:
             assert child.stdout is not None
             for heard in child.stdout:
                 loads += heard == "loaded\n"
