@@ -65,9 +65,9 @@ def create(
 ) -> Source:
     """Set a source up, as ``pipeline.creation.create`` does, and make its item where there is an environment.
 
-    Fails whole: a source whose item is refused is dropped again. One of this name and type that has no item yet, as a
-    creation left it that was broken off, gets its item and nothing else; ``finished`` is called then. ``role``: in
-    whose name its item is made. ``how``: further options of ``pipeline.creation.create``. Raises UniquenessViolation
+    Fails whole: a source whose item is refused is dropped again. One of this name that has no item yet, as a creation
+    left it that was broken off, gets its item and nothing else if it was asked for with the same type, options and
+    interval, else SourceExists is raised; ``finished`` is called then. ``role``: in whose name its item is made. ``how``: further options of ``pipeline.creation.create``. Raises UniquenessViolation
     (an item has this name), PrivilegeMissing, and as ``pipeline.creation.create``.
     """
     the_client = client(location.resolved())
@@ -76,8 +76,9 @@ def create(
             return creation.create(location, name, type_name, options, **how)
         there = Records(the_client).sources().get(name)
         if there is not None:
-            if there.type != type_name or _item(names, there.remap) is not None:
+            if _item(names, there.remap) is not None:
                 raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
+            _check_same(Records(the_client), there, type_name, options, how.get("interval_ms", creation.INTERVAL_MS))
             _adopted(the_client, names, there)
             finished(there)
             return there
@@ -204,6 +205,18 @@ def _adopted(the_client: "persist.Client", names: _Names, source: Source) -> str
             raise
         return str(there.name)
     return str(done.name)
+
+
+def _check_same(records: Records, there: Source, type_name: str, options: Mapping[str, str], interval_ms: int) -> None:
+    """What is asked for is what is there, not finished yet. Raises SourceExists."""
+    asked = creation.asked_for(options, interval_ms)
+    if there.type != type_name or records.asked(there) != asked:
+        raise SourceExists(
+            "a source of this name exists that has no item yet, and it was asked for with another type or other options",
+            hint="repeat exactly what created it, or persist catalog adopt NAME as it is; or drop it",
+            source=there.name,
+            type=there.type,
+        )
 
 
 def _item(names: _Names, remap: str) -> _Item | None:

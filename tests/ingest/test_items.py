@@ -89,6 +89,30 @@ def test_a_creation_that_was_broken_off_is_finished_by_repeating_it(
     assert items(names) == NAMES
 
 
+@pytest.mark.parametrize(
+    ("type_name", "changed", "how"),
+    [
+        ("postgres", {"tables": "public.orders,public.others"}, {}),
+        ("postgres", {"dsn": "host=nowhere.invalid"}, {}),
+        ("postgres", {"typo": "1"}, {}),
+        ("postgres", {"timeline": "own"}, {}),
+        ("postgres", {}, {"interval_ms": 7}),
+        ("loadgen", {}, {}),
+    ],
+)
+def test_a_creation_that_asks_for_something_else_does_not_finish_an_earlier_one(
+    here: Location, names: Any, shop: Shop, upstream: Any, type_name: str, changed: Any, how: Any
+) -> None:
+    first = creation.create(here, "shop", "postgres", upstream)
+    with pytest.raises(SourceExists, match="other options"):
+        create(here, "shop", type_name, {**upstream, **changed}, **how)
+    assert (items(names), slots(shop)) == ([], 1)
+    assert create(here, "shop", "postgres", {name.upper(): text for name, text in upstream.items()}) == first
+    assert items(names) == NAMES
+    drop(here, "shop")
+    assert Records(client(here)).asked(first) is None
+
+
 def test_a_refusal_leaves_nothing(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
     with pytest.raises(UniquenessViolation):
         create(here, "mine", "postgres", upstream)

@@ -7,9 +7,11 @@ Source: sources.md section 1, consistent snapshot; catalog-semantics.md section 
 """
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import persist
 from persist import Determinate, InvalidArgument, PersistError, UsageError
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME_CHARS_MAX = 100
+INTERVAL_MS: Final = 1_000
+"""What times of bindings are rounded down to multiples of, unless something else is asked for."""
 
 
 def create(
@@ -53,7 +57,7 @@ def create(
     type_name: str,
     options: Mapping[str, str],
     *,
-    interval_ms: int = 1_000,
+    interval_ms: int = INTERVAL_MS,
     minter: str = "",
     session: "Callable[[], SparkSession] | None" = None,
     spark_bytes_min: int = SPARK_BYTES_MIN,
@@ -69,6 +73,7 @@ def create(
     Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
     """
     check_name(name)
+    given = options
     asked, options = AskedTimelines.of(options)
     kind = source_type(type_name)
     here = location.resolved()
@@ -87,6 +92,7 @@ def create(
             _check_fresh(the_client, source)
             # Before any shard: with this claim all is found that there may be.
             claim = set_up(records, claim, source)
+            records.ask(name, claim.generation, asked_for(given, interval_ms))
             beginning.settle()
             _begin(here, source, beginning, minter, Runner(session, spark_bytes_min), report)
             try:
@@ -157,6 +163,12 @@ def abandon(
             give_up(records, claim)
         raise
     return claim
+
+
+def asked_for(options: Mapping[str, str], interval_ms: int) -> str:
+    """What tells apart what sources are asked for with. Letter case of options' names does not count."""
+    named = sorted((name.lower(), text.strip()) for name, text in options.items())
+    return hashlib.sha256(json.dumps([named, interval_ms]).encode()).hexdigest()
 
 
 def check_name(name: str) -> None:

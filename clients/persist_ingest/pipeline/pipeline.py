@@ -49,10 +49,10 @@ from persist_ingest.pipeline.figures import Figures
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.running import Runner, Step
-from persist_ingest.pipeline.state import History, contents_of
+from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
-from persist_ingest.pipeline.upserts import let_go
+from persist_ingest.pipeline.upserts import appended, let_go
 from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
@@ -372,7 +372,7 @@ class Pipeline:
         done = self._read(trace, upper, tasks) if tasks else []
         appended = overtaken = 0
         behind = [name for name, durable in self._uppers.items() if durable.less_than(upper)]
-        for was_first in together(lambda name: self._append(name, prepared(done, name), upper), behind):
+        for was_first in together(lambda name: self._append(name, done, upper), behind):
             if was_first:
                 appended += 1
             else:
@@ -410,26 +410,35 @@ class Pipeline:
                 spec=writer.batch_spec(),
                 lower=_time(self._uppers[name]),
                 upper=_time(upper),
-                contents=contents_of(self._location, self.source, self._shards[name], self.options.state_dir),
+                contents=self._contents(name),
             )
             for name, writer in self._writers.items()
         }
         reclocker = Reclocker.of(trace)
         return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
 
-    def _append(self, name: str, batches: list[persist.PreparedBatch], upper: Antichain) -> bool:
+    def _append(self, name: str, done: Sequence[Done], upper: Antichain) -> bool:
         """Whether this ingester was the one that made everything before ``upper`` durable."""
+        batches = prepared(done, name)
         try:
             outcome = self._writers[name].compare_and_append_batches(batches, self._uppers[name], upper)
         except LeaseExpired:
             # The shard forgot this writer, which was silent for long: nothing happened.
             self._writers[name] = self._client.open_writer(self._shards[name])
             raise
-        # After a mismatch another ingester was faster, with the same rows up to an upper of its own. What was written
-        # here stays unnamed, for the sweeper.
+        # After a mismatch another ingester was faster, up to an upper of its own. What was written here stays
+        # unnamed, for the sweeper.
         self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
+        # SUBTLE: of a compacted log another ingester may have read, and appended, other rows at the same offsets. So
+        # what was committed already, as the upper says, is not known to be this.
+        marks = [each.marks[name] for each in done if name in each.marks]
+        if len(marks) == 1 and not isinstance(outcome, UpperMismatch) and not outcome.already_committed:
+            appended(self._contents(name), marks[0])
         self.figures.appended(name, batches, was_first=was_first)
         return was_first
+
+    def _contents(self, name: str) -> Contents:
+        return contents_of(self._location, self.source, self._shards[name], self.options.state_dir)
 
     def _evolve(self, reader: SourceReader, grown: SchemaGrew) -> None:
         """Read and write an export under the columns it has now, or that another ingester gave it already."""

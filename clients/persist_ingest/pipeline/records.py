@@ -187,6 +187,24 @@ class Records:
             return asdict(Tombstone(generation=source.generation, dropped_ms=now_ms))
 
         self.change("source", source.name, place)
+        self.change(
+            "asked",
+            source.name,
+            lambda asked: None if asked is None or asked["generation"] <= source.generation else dict(asked),
+        )
+
+    def asked(self, source: Source) -> str | None:
+        """What this life of a source was asked for with, as ``ask`` had it; None: it is not known."""
+        record = self._read("asked").get(source.name)
+        if record is None or record["generation"] != source.generation:
+            return None
+        return str(record["digest"])
+
+    def ask(self, name: str, generation: int, digest: str) -> None:
+        """Record what a life of a source, which may come to be, is asked for with. Beside it: earlier releases do
+        without."""
+        record = {"generation": generation, "digest": digest, "version": VERSION}
+        self.change("asked", name, lambda _: dict(record))
 
     def status(self, name: str) -> dict[str, Fields]:
         """What each ingester of a source said last, by its id."""

@@ -4,6 +4,7 @@ Keys are compared by their canonical bytes. What they held is looked up in ``new
 Source: sources.md section 4, upsert; kernel.md section 1.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -11,11 +12,14 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from persist import LocationError
 from persist.arrow import ArrowArray, Numbers, array_of
-from persist_ingest.pipeline.newest.gathering import Gathered
+from persist_ingest.pipeline.newest.gathering import Gathered, ranked
 from persist_ingest.pipeline.newest.kept import Kept
 from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, keys_of
 from persist_ingest.pipeline.state import Contents
+
+_log = logging.getLogger(__name__)
 
 PLACES: Final = ("\0time", "\0partition", "\0offset", PRESENT)
 """Names of columns beside the rows' own, which cannot be called so: when, and in what order, they count."""
@@ -29,24 +33,49 @@ class Newest(Protocol):
         ...
 
 
+def gather(key_names: Sequence[str], **options: int) -> Gathered:
+    """For upserts, with the columns of ``PLACES``: of those of one key at one time only the last counts."""
+    return Gathered(key_names, PLACES[:3], 1, **options)
+
+
 def upserted(
-    gathered: Gathered, contents: Contents, lower: int, upper: int, fields: pa.Schema, key_names: Sequence[str]
+    gathered: Gathered,
+    contents: Contents,
+    lower: int,
+    upper: int,
+    fields: pa.Schema,
+    key_names: Sequence[str],
+    mark: str,
 ) -> Iterator[pa.RecordBatch]:
     """The updates that upserts at times in ``[lower, upper)`` come to: key…, val…, ts, diff.
 
-    ``gathered``: their rows with the columns of ``PLACES``. Raises NotReadable, LocationError.
+    ``gathered``: as ``gather`` begins it. ``mark``: what ``appended`` is called with once exactly these updates are
+    in the shard, by an append of this process; no other step's. Raises NotReadable (also where the shard is known to
+    be beyond ``lower``), LocationError.
     """
     kept = _taken(contents, fields, key_names)
     try:
         kept.at(lower)
-        writer = kept.writer()
-        try:
+        with kept.writer() as writer:
             for rows, hashes in gathered.ranges():
                 yield from changes_of(rows, hashes, kept, writer, list(fields.names), key_names)
-        except BaseException:
-            writer.discard()
-            raise
-        kept.put(writer, upper)
+        kept.prepare(writer, upper, mark)
+    finally:
+        _given_back(contents, kept)
+
+
+def appended(contents: Contents, mark: str) -> None:
+    """What was made under this mark is in the shard, appended by this process and by no other: it is known from now on.
+
+    Without this call, or where files cannot be written, the next step reads the shard's changes.
+    """
+    kept = _held.pop((contents.key, os.getpid()), None)
+    if kept is None:
+        return
+    try:
+        kept.confirm(mark)
+    except LocationError as error:
+        _log.warning("changes of shard %s are read again: %s", contents.shard, error)
     finally:
         _given_back(contents, kept)
 
@@ -66,7 +95,7 @@ def changes_of(
     ts, partitions, offsets, present = (rows.column(name).combine_chunks() for name in PLACES)
     times = ts.to_numpy(zero_copy_only=False)
     # Keys in order of their hashes, which are those of runs.
-    order = np.lexsort((offsets.to_numpy(zero_copy_only=False), _ranked(partitions), times, codes, hashes))
+    order = np.lexsort((offsets.to_numpy(zero_copy_only=False), ranked(partitions), times, codes, hashes))
     ordered_codes, ordered_ts = codes[order], times[order]
     last = np.r_[(ordered_codes[1:] != ordered_codes[:-1]) | (ordered_ts[1:] != ordered_ts[:-1]), True]
     kept = order[last]
@@ -115,14 +144,6 @@ def _taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> K
 def _given_back(contents: Contents, kept: Kept) -> None:
     if _held.setdefault((contents.key, os.getpid()), kept) is not kept:
         kept.close()
-
-
-def _ranked(partitions: ArrowArray) -> Numbers:
-    """Numbers in the order of the partitions; logs have none."""
-    if partitions.null_count == len(partitions):
-        return np.zeros(len(partitions), np.int64)
-    _, ranks = np.unique(partitions.to_numpy(zero_copy_only=False), return_inverse=True)
-    return ranks
 
 
 def _updates(rows: pa.Table, ts: Numbers, diff: int, names: Sequence[str]) -> pa.RecordBatch:

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
+from persist.runtime import system
 from persist.sources import Reclocker
 from persist.typed import Record
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
-from persist_ingest.pipeline.upserts import PLACES, upserted
+from persist_ingest.pipeline.upserts import PLACES, gather, upserted
 from persist_ingest.sources.port import Changes, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")
@@ -53,12 +54,14 @@ class Done:
     """What a task wrote: batches by export (as bytes), and what it read.
 
     ``reread``: rows that were read although they are durable, after a crash between the appends of two exports.
+    ``marks``: by export, what its upserts were made under, see ``upserts.appended``.
     """
 
     batches: dict[str, list[bytes]] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0
     reread: int = 0
+    marks: dict[str, str] = field(default_factory=dict)
 
 
 def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:
@@ -116,12 +119,14 @@ def _timed_rows(
                 yield event.export, rows
         else:
             if event.export not in upserts:
-                upserts[event.export] = event.rows.schema, Gathered(_key_names(plan))
+                upserts[event.export] = event.rows.schema, gather(_key_names(plan))
             _gathered(event, work, upserts[event.export][1])
     for export, (fields, gathered) in upserts.items():
         plan = work.exports[export]
-        for rows in upserted(gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan)):
-            yield export, rows
+        if plan.lower < plan.upper:
+            mark = done.marks[export] = system().random_bytes(16).hex()
+            for rows in upserted(gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan), mark):
+                yield export, rows
 
 
 def _key_names(plan: ExportPlan) -> list[str]:

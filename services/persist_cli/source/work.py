@@ -83,7 +83,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
-            finished=lambda _: note(f"{name} was there already, and is an item of the environment now"),
+            finished=lambda _: note(f"an earlier creation of {name}, broken off, was finished: it is an item now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
     if run.json:

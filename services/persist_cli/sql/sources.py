@@ -41,8 +41,18 @@ class IngestedSources:
         if statement.claims_epoch:
             options["epoch_ms_timeline"] = "true"
         name, kind = statement.name.item, _TYPES.get(statement.type, statement.type)
-        ingest.create(self._location(), name, kind, options, environment=self._environment.name, role=role)
-        return f"what it has already is there; to go on: persist source run {name}"
+        finished: list[ingest.Source] = []
+        ingest.create(
+            self._location(),
+            name,
+            kind,
+            options,
+            environment=self._environment.name,
+            role=role,
+            finished=finished.append,
+        )
+        begun = "an earlier creation, which was broken off, was finished; " if finished else ""
+        return f"{begun}what it has already is there; to go on: persist source run {name}"
 
     def _dropped(self, source: Described, role: str, cascade: bool) -> None:
         import persist_ingest as ingest

@@ -2,7 +2,8 @@
 
 A cache, which is never wrong and may go at any time: ``kept.json`` names the history of the shard that the rows are
 of, the frontier they are at, and the files, each of which was whole before it was named. It is believed only as long as
-the machine runs, so nothing has to be flushed to disk. It knows the frontier before, too: steps may be done again.
+the machine runs, so nothing has to be flushed to disk. It is never ahead of the shard: what a step made is recorded
+after the shard acknowledged it, since with a compacted log another reading of the same offsets comes to other rows.
 What is not there, or not at the shard's frontier, comes from the shard: its changes, or all of it, in bounded memory.
 Source: sources.md section 4, upsert; reliability.md I18.
 """
@@ -23,11 +24,12 @@ from typing import IO, Final
 import numpy as np
 import pyarrow as pa
 
-from persist import Determinate, InvalidArgument, NotReadable
+from persist import InvalidArgument, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, in_order, keys_of, merged
+from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
 _log = logging.getLogger(__name__)
@@ -41,16 +43,17 @@ CATCH_UP_ROWS: Final = 1 << 20
 """Changes are read, and not all rows, when they are fewer than that, or than rows by so much."""
 UNUSED_SECONDS: Final = 30 * 86_400
 """What no process has used for so long goes: its location may be gone, too."""
-_NOWHERE: Final = -1
-_VERSION: Final = 1
+_VERSION: Final = 2
 _KEPT: Final = "kept.json"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Kept:
-    """That of one export, held by one process. ``upper``: what was there just before it is in here.
+    """That of one export, held by one process. ``upper``: what the shard held just before it is in here.
 
-    Raises LocationError where files cannot be read or written; the next one begins with what the shard has then.
+    What a step comes to is only prepared: it counts once the shard has it, by this process's own append of exactly
+    those updates. Where another's append won, or nobody knows whose, the shard's changes say what it holds.
+    Raises LocationError where files cannot be read or written; what was there before counts then.
     """
 
     def __init__(self, contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> None:
@@ -60,10 +63,10 @@ class Kept:
         self.schema = _with_present(fields)
         self.key_names = list(key_names)
         self._runs: list[Run] = []
-        self._before: tuple[int, list[RunFile]] = (0, [])
+        self._prepared: tuple[str, int, Run] | None = None
         self._numbered = 0
         self._life = _life(contents.incarnation(), self.schema)
-        with _told():
+        with told():
             self.directory, self._lock = _taken(contents)
             try:
                 self._open()
@@ -77,27 +80,32 @@ class Kept:
         return sum(run.file.rows for run in self._runs)
 
     def at(self, lower: int) -> None:
-        """Have it be at this frontier, by whatever is quickest. Raises NotReadable, LocationError."""
-        if self.upper != lower and self._before[0] == lower:
-            # What was made of the step before is made anew, or another ingester made it.
-            with self._changing():
-                self._roll_back()
+        """Have it be at this frontier, by whatever is quickest; what was prepared goes.
+
+        Raises NotReadable (also where the shard is known to be further on), LocationError.
+        """
+        self._prepared = None
+        with told():
+            self._tidy(self._runs)
+        if self.upper > lower:
+            raise NotReadable(
+                "the shard is further on than this step begins",
+                hint="ask for its upper",
+                shard=self._contents.shard,
+                lower=lower,
+                upper=self.upper,
+            )
+        if 0 < self.upper < lower:
+            with contextlib.suppress(NotReadable, TooMany):
+                self._catch_up(lower)
         if self.upper != lower:
-            begun = self._before[0] if self.upper > lower else self.upper
-            with contextlib.suppress(NotReadable, TooMany), self._changing():
-                if 0 < begun < lower:
-                    if begun != self.upper:
-                        self._roll_back()
-                    self._catch_up(lower)
-        if self.upper != lower:
-            with self._changing():
-                self._load(lower)
+            self._load(lower)
 
     def found(self, hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """For each of these distinct keys, in order of their hashes, the index of its row in the table, or -1."""
         index, offset = np.full(len(keys), -1, np.int64), 0
         unsettled, tables = np.arange(len(keys)), [self.schema.empty_table()]
-        with _told():
+        with told():
             for run in self._runs:
                 if not len(unsettled):
                     break
@@ -115,34 +123,24 @@ class Kept:
         return contents == self._contents and self._life == _life(contents.incarnation(), _with_present(fields))
 
     def writer(self) -> RunWriter:
-        """For the newest rows of a step. It is to be given to ``put``, or discarded."""
-        with _told():
-            return RunWriter(self.directory, self._name(), self.schema)
+        """For the newest rows of a step."""
+        self._numbered += 1
+        return RunWriter(self.directory, f"{self._numbered:012}", self.schema)
 
-    def put(self, newest: RunWriter, upper: int) -> None:
-        """These hold from now on, up to ``upper``."""
-        with self._changing():
-            before = self.upper, [run.file for run in self._runs]
-            run = newest.finish()
-            if run.file.rows:
-                self._runs.insert(0, run)
-                self._compact()
-            self._save(upper, before)
+    def prepare(self, newest: RunWriter, upper: int, mark: str) -> None:
+        """These are the newest rows up to ``upper`` if the updates that ``mark`` stands for are appended."""
+        self._prepared = mark, upper, newest.finish()
+
+    def confirm(self, mark: str) -> None:
+        """The updates that ``mark`` stands for were appended: what was prepared with them, if it is there yet, counts."""
+        if self._prepared is not None and self._prepared[0] == mark:
+            (_, upper, run), self._prepared = self._prepared, None
+            self._add(run, upper)
 
     def close(self) -> None:
         """Leave it to the next process."""
-        self._runs = []
+        self._runs, self._prepared = [], None
         self._lock.close()
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """What breaks off amid a change is at no frontier: then all is read anew."""
-        try:
-            with _told():
-                yield
-        except BaseException:
-            self.upper, self._before = _NOWHERE, (0, [])
-            raise
 
     def _open(self) -> None:
         """What an earlier process left, if it is whole and of this life of the shard."""
@@ -151,38 +149,30 @@ class Kept:
             given = json.loads(kept.read_text(encoding="utf-8"))
             if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
                 self._runs = [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
-                self._before = given["before"], [RunFile.of(each) for each in given["runs_before"]]
                 self.upper, self._numbered = given["upper"], given["numbered"]
         except FileNotFoundError:
-            pass
+            self._runs = []
         except (OSError, ValueError, KeyError, TypeError) as damage:
             _log.warning("what was kept of shard %s is read anew: %s", self._contents.shard, damage)
             self._runs = []
         if not self._runs:
-            self.upper, self._before, self._numbered = 0, (0, []), 0
-            kept.unlink(missing_ok=True)
-            self._tidy()
+            self._begin_anew()
 
-    def _roll_back(self) -> None:
-        upper, files = self._before
-        self._runs = [Run(self.directory, each) for each in files]
-        self._save(upper, (0, []))
+    def _begin_anew(self) -> None:
+        self._runs, self.upper = [], 0
+        (self.directory / _KEPT).unlink(missing_ok=True)
+        self._tidy([])
 
     def _catch_up(self, lower: int) -> None:
-        """Others appended meanwhile: what changed since."""
+        """Others appended meanwhile, or this process without learning of it: what changed since."""
         most = max(self.rows // CATCH_UP_SHARE, CATCH_UP_ROWS)
-        gathered, writer = Gathered(self.key_names), self.writer()
-        try:
+        with contextlib.closing(Gathered(self.key_names, ("ts", "diff"), 0)) as gathered:
             for batch in self._contents.changes(self.upper, lower, most):
                 gathered.add(pa.Table.from_batches([batch]))
-            for table, hashes in gathered.ranges():
-                writer.write(*self._last(table, hashes))
-        except BaseException:
-            writer.discard()
-            raise
-        finally:
-            gathered.close()
-        self.put(writer, lower)
+            with self.writer() as writer:
+                for table, hashes in gathered.ranges():
+                    writer.write(*self._last(table, hashes))
+        self._add(writer.finish(), lower)
 
     def _last(self, table: pa.Table, hashes: Numbers) -> tuple[Numbers, pa.Table]:
         """Of each key the row that it has after all of these changes, or its last one, as taken back."""
@@ -196,74 +186,70 @@ class Kept:
 
     def _load(self, lower: int) -> None:
         """All that the shard holds."""
-        self._runs, self._before = [], (0, [])
-        (self.directory / _KEPT).unlink(missing_ok=True)
-        self._tidy()
+        with told():
+            self._begin_anew()
+        runs: list[Run] = []
         for table in _heaped(self._contents.batches(lower)):
-            writer = self.writer()
-            # A row that is there less than no times is none.
-            kept = table.filter(pa.array(table.column("diff").to_numpy() > 0))
-            there = kept.append_column(PRESENT, pa.array(np.ones(kept.num_rows, bool)))
-            writer.write(*in_order(there.select(self.schema.names), self.key_names))
-            self._runs.append(writer.finish())
-        while len(self._runs) > 1:
-            self._merge(0, min(len(self._runs), RUNS_MAX))
-        self._save(lower, (0, []))
+            with self.writer() as writer:
+                # A row that is there less than no times is none.
+                kept = table.filter(pa.array(table.column("diff").to_numpy() > 0))
+                there = kept.append_column(PRESENT, pa.array(np.ones(kept.num_rows, bool)))
+                writer.write(*in_order(there.select(self.schema.names), self.key_names))
+            runs = [writer.finish(), *runs]
+            with told():
+                fewer = self._compacted(runs)
+                if len(fewer) < len(runs):
+                    self._tidy(fewer)
+            runs = fewer
+        self._save(lower, runs)
 
-    def _compact(self) -> None:
+    def _add(self, newest: Run, upper: int) -> None:
+        """This holds from now on, and is recorded."""
+        runs = [newest, *self._runs] if newest.file.rows else self._runs
+        self._save(upper, self._compacted(runs))
+
+    def _compacted(self, runs: Sequence[Run]) -> list[Run]:
         """Few runs, each row in few merges: runs of about one size become one."""
-        begin = 0
-        while begin < len(self._runs):
-            size = _tier(self._runs[begin])
+        runs, begin = list(runs), 0
+        while begin < len(runs):
+            size = _tier(runs[begin])
             end = begin
-            while end < len(self._runs) and _tier(self._runs[end]) <= size:
+            while end < len(runs) and _tier(runs[end]) <= size:
                 end += 1
             if end - begin >= FAN:
-                self._merge(begin, end)
-                begin = 0
+                runs, begin = self._merged(runs, begin, end), 0
             else:
                 begin = max(end, begin + 1)
-        if len(self._runs) > RUNS_MAX:
-            self._merge(0, RUNS_MAX)
+        return self._merged(runs, 0, RUNS_MAX) if len(runs) > RUNS_MAX else runs
 
-    def _merge(self, begin: int, end: int) -> None:
-        runs = self._runs[begin:end]
-        writer = self.writer()
-        try:
-            for hashes, rows in merged(runs, self.key_names, whole=end == len(self._runs)):
+    def _merged(self, runs: list[Run], begin: int, end: int) -> list[Run]:
+        with self.writer() as writer, told():
+            for hashes, rows in merged(runs[begin:end], self.key_names, whole=end == len(runs)):
                 writer.write(hashes, rows)
-        except BaseException:
-            writer.discard()
-            raise
-        self._runs[begin:end] = [writer.finish()]
+        return [*runs[:begin], writer.finish(), *runs[end:]]
 
-    def _save(self, upper: int, before: tuple[int, list[RunFile]]) -> None:
-        self.upper, self._before = upper, before
+    def _save(self, upper: int, runs: list[Run]) -> None:
         record = {
             "version": _VERSION,
             "life": self._life,
             "boot": _boot(),
             "upper": upper,
-            "runs": [run.file.to_json() for run in self._runs],
-            "before": before[0],
-            "runs_before": [each.to_json() for each in before[1]],
+            "runs": [run.file.to_json() for run in runs],
             "numbered": self._numbered,
         }
-        fresh = self.directory / f"{_KEPT}.new"
-        fresh.write_text(json.dumps(record), encoding="utf-8")
-        fresh.replace(self.directory / _KEPT)
-        self._tidy()
+        with told():
+            fresh = self.directory / f"{_KEPT}.new"
+            fresh.write_text(json.dumps(record), encoding="utf-8")
+            fresh.replace(self.directory / _KEPT)
+            self._runs, self.upper = runs, upper
+            self._tidy(runs)
 
-    def _tidy(self) -> None:
-        """Files that nothing names go."""
-        named = {run.file.name for run in self._runs} | {each.name for each in self._before[1]}
+    def _tidy(self, runs: Sequence[Run]) -> None:
+        """Files of other runs go: of what was merged, of what never came to count, and what is half written."""
+        named = {run.file.name for run in runs}
         for path in self.directory.iterdir():
             if path.suffix in (".hash", ".rows") and path.stem not in named:
                 path.unlink(missing_ok=True)
-
-    def _name(self) -> str:
-        self._numbered += 1
-        return f"{self._numbered:012}"
 
 
 def _with_present(fields: pa.Schema) -> pa.Schema:
@@ -362,16 +348,3 @@ def _heaped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             heap, size = [], 0
     if heap:
         yield pa.Table.from_batches(heap)
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """A full disk, or a folder that is gone, is waited for."""
-    try:
-        yield
-    except OSError as error:
-        raise Determinate(
-            "the state of upserts cannot be kept on this machine",
-            hint="free space, or name another folder with --state-dir",
-            cause=error,
-        ) from error

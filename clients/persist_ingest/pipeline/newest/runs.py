@@ -4,6 +4,7 @@
 in the hashes, and touches only pages that it finds something in. Source: sources.md section 4, upsert.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, Numbers, array_of
+from persist.arrow import ArrowArray, Numbers, array_of, frombuffer
 from persist.sources import encode_key
 from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.trouble import told
 
 PRESENT: Final = "\0present"
 """A column of runs: false says that the key has no row any more."""
@@ -64,8 +66,10 @@ class Run:
         hashes, rows = self._paths
         if hashes.stat().st_size != file.rows * _HASH_BYTES or rows.stat().st_size != file.bytes:
             raise pa.ArrowInvalid("a file of another length")
-        self.hashes: Numbers = np.memmap(hashes, np.dtype("<u8"), "r") if file.rows else np.zeros(0, np.uint64)
-        self._reader = pa.ipc.open_file(pa.memory_map(str(rows)))
+        self.hashes: Numbers = np.zeros(0, np.uint64)
+        if file.rows:
+            self.hashes = frombuffer(_mapped(hashes), np.dtype("<u8"), file.rows)
+        self._reader = pa.ipc.open_file(_mapped(rows))
         self._batches: dict[int, pa.RecordBatch] = {}
         self._starts = np.asarray(file.starts, np.int64)
 
@@ -120,39 +124,64 @@ class Run:
 
 
 class RunWriter:
-    """Writes one run. Chunks come in order of hashes. Raises OSError."""
+    """Writes one run. Chunks come in order of hashes. A context: after an error nothing of it stays.
+
+    Raises LocationError.
+    """
 
     def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
         self._directory = directory
         self._name = name
         self._paths = paths(directory, name)
         self._starts = [0]
-        self._hashes: Any = self._paths[0].open("wb")
-        self._rows = pa.ipc.new_file(str(self._paths[1]), schema)
         self._schema = schema
+        self._open = contextlib.ExitStack()
+        try:
+            with told():
+                self._hashes: Any = self._open.enter_context(self._paths[0].open("wb"))
+                self._rows = self._open.enter_context(pa.ipc.new_file(str(self._paths[1]), schema))
+        except BaseException:
+            self.discard()
+            raise
 
     def write(self, hashes: Numbers, rows: pa.Table) -> None:
         """Rows of distinct keys, with ``PRESENT``, and their hashes, ascending, at or beyond those before."""
         if not len(hashes):
             return
-        self._hashes.write(np.ascontiguousarray(hashes, np.dtype("<u8")).data)
-        for batch in rows.select(self._schema.names).combine_chunks().to_batches():
-            self._rows.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
-            self._starts.append(self._starts[-1] + batch.num_rows)
+        with told():
+            self._hashes.write(np.ascontiguousarray(hashes, np.dtype("<u8")).data)
+            for batch in rows.select(self._schema.names).combine_chunks().to_batches():
+                self._rows.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+                self._starts.append(self._starts[-1] + batch.num_rows)
 
     def finish(self) -> Run:
-        """The run, which can be read from now on."""
-        self._hashes.close()
-        self._rows.close()
-        size = self._paths[1].stat().st_size
-        return Run(self._directory, RunFile(name=self._name, starts=tuple(self._starts), bytes=size))
+        """The run, which can be read from now on; after an error nothing of it stays."""
+        with self, told():
+            self._open.close()
+            size = self._paths[1].stat().st_size
+            return Run(self._directory, RunFile(name=self._name, starts=tuple(self._starts), bytes=size))
 
     def discard(self) -> None:
         """Remove what was written."""
-        self._hashes.close()
-        self._rows.close()
+        # What is removed need not be written to its end.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._open.close()
         for path in self._paths:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """A file's bytes, mapped into memory as long as they are used. Its descriptor is closed."""
+    with pa.memory_map(str(path)) as file:
+        return file.read_buffer()
 
 
 def paths(directory: Path, name: str) -> tuple[Path, Path]:

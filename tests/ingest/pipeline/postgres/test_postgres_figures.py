@@ -78,12 +78,25 @@ def test_another_ingester_that_is_first_is_counted(here: Location, shop: Any) ->
     with Pipeline(here, "shop", options=OPTIONS) as one, Pipeline(here, "shop", options=OPTIONS) as two:
         one.step()
         two.step()
+        counted = [one.figures.exports["public.good"].rows, one.figures.exports["public.good"].first]
         shop.run("INSERT INTO good VALUES (2, 'b')")
-        one.step()
-        two.step()
+        read = two._append
+
+        def late(name: str, done: Any, upper: Any) -> bool:
+            # What two is about to append is durable by then.
+            while one.step().upper.less_than(upper):
+                pass
+            return read(name, done, upper)
+
+        two._append = late  # type: ignore[method-assign]
+        while not two.step().overtaken:
+            pass
         exports = {name: each for name, each in two.figures.exports.items() if each.rows}
         assert not exports, "it wrote none of them"
-        assert one.figures.exports["public.good"].rows == 1
+        assert two.figures.exports["public.good"].overtaken == 1
+        mine = one.figures.exports["public.good"]
+        assert mine.rows == counted[0] + 1
+        assert mine.first > counted[1]
 
 
 def test_a_slot_near_its_limit_is_warned_of_before_it_is_lost(here: Location) -> None:

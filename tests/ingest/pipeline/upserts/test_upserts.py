@@ -1,10 +1,13 @@
 """Upserts as updates, against a dictionary that does the same one by one, over real shards and real files."""
 
+import contextlib
 import itertools
 import os
 import random
+import resource
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,10 @@ from persist_ingest import Location
 from persist_ingest.location import client
 from persist_ingest.pipeline import upserts as doing
 from persist_ingest.pipeline.newest import gathering, kept, runs
-from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, let_go, upserted
+from persist_ingest.pipeline.upserts import PLACES, appended, gather, let_go, upserted
 
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -48,6 +50,8 @@ class Export:
     place: Path
     upper: int = 0
     held: dict[str, int] = field(default_factory=dict)
+    marks: Iterator[str] = field(default_factory=lambda: map(str, itertools.count()))
+    mark: str = ""
 
     @property
     def contents(self) -> Contents:
@@ -55,18 +59,29 @@ class Export:
 
     def prepared(self, batch: list[Upsert], upper: int, spill_bytes: int = 1 << 20) -> pa.Table:
         """The updates of a step, not appended yet."""
-        gathered = Gathered(["k"], spill_bytes=spill_bytes)
+        gathered = gather(["k"], spill_bytes=spill_bytes)
         for piece in (batch[:2], batch[2:]):
             gathered.add(table_of(piece))
-        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"]))
-        assert bool(spill_bytes) or not batch or gathered.is_spilled
+        self.mark = next(self.marks)
+        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"], self.mark))
+        gathered.close()
         return pa.Table.from_batches(made, pa.schema([*FIELDS, ("ts", pa.uint64()), ("diff", pa.int64())]))
 
-    def append(self, updates: pa.Table, upper: int) -> None:
+    def append(self, updates: pa.Table, upper: int, *, confirmed: bool = True) -> None:
         writer = client(self.here).open_writer(self.shard, schema=SCHEMA)
         outcome = writer.compare_and_append(updates, [self.upper], [upper])
         assert not isinstance(outcome, persist.UpperMismatch)
         self.upper = upper
+        if confirmed:
+            appended(self.contents, self.mark)
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What is done inside is done by another ingester: it has files of its own."""
+        mine = doing._held.pop((self.contents.key, os.getpid()))
+        yield
+        let_go(self.contents)
+        doing._held[(self.contents.key, os.getpid())] = mine
 
     def step(self, batch: list[Upsert], upper: int, **options: int) -> None:
         found: Counter[Any] = Counter()
@@ -106,16 +121,6 @@ def table_of(batch: list[Upsert]) -> pa.Table:
         pa.array([there for *_, there in batch], pa.bool_()),
     ]
     return pa.Table.from_arrays(columns, names=["k", "v", *PLACES])
-
-
-_offsets = 0
-
-
-def itertools_offsets(count: int) -> range:
-    """Ascending, as those of a log."""
-    global _offsets
-    _offsets += count
-    return range(_offsets - count, _offsets)
 
 
 @pytest.fixture
@@ -159,10 +164,8 @@ def test_whatever_happens_between_steps_they_equal_the_model(
             shutil.rmtree(place)
         elif happens == "another":
             # It makes the step durable, and this process learns of it by its next.
-            mine = doing._held.pop((export.contents.key, os.getpid()))
-            export.step(batch, upper)
-            let_go(export.contents)
-            doing._held[(export.contents.key, os.getpid())] = mine
+            with export.elsewhere():
+                export.step(batch, upper)
             batch, upper = batch_of(rng, export.upper, 40)
         elif happens == "idle":
             export.append(pa.Table.from_batches([], updates_schema()), export.upper + 5)
@@ -206,14 +209,57 @@ def test_a_restart_reads_nothing_of_the_shard_again(export: Export, monkeypatch:
     assert not loads
     assert not changes
     # Others that went on are followed by what changed.
-    mine = doing._held.pop((export.contents.key, os.getpid()))
-    export.step([("k3", 99, 9, True)], 10)
-    let_go(export.contents)
+    with export.elsewhere():
+        export.step([("k3", 99, 9, True)], 10)
     assert loads == [9]
-    doing._held[(export.contents.key, os.getpid())] = mine
     export.step([("k3", 100, 11, True)], 12)
     assert loads == [9]
     assert changes == [10]
+    export.check()
+
+
+def test_what_another_ingester_read_at_the_same_offsets_counts(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two readings of the same offsets a compacted log lost one: whose append is first is what there is."""
+    export.step([("a", 0, 3, True), ("b", 0, 3, True), ("c", 0, 3, True)], 4)
+    loads = counted(monkeypatch, "_load")
+    export.prepared([("a", 1, 5, True), ("b", 1, 5, False), ("d", 1, 5, True)], 6)
+    with export.elsewhere():
+        export.step([("c", 2, 5, True)], 6)
+    assert loads == [4], "the other one's"
+    export.step([(key, 3, 7, True) for key in "abcd"], 8)
+    assert loads == [4]
+    export.check()
+
+
+@pytest.mark.parametrize("goes_on", ["itself", "as another process"])
+def test_what_was_appended_without_a_word_of_it_is_read_of_the_shard(
+    export: Export, monkeypatch: pytest.MonkeyPatch, goes_on: str
+) -> None:
+    """Nobody knows whose append it was, nor then whether it was this."""
+    export.step([("a", 0, 3, True), ("b", 0, 3, True)], 4)
+    loads, changes = counted(monkeypatch, "_load"), counted(monkeypatch, "_catch_up")
+    batch: list[Upsert] = [("a", 1, 5, True), ("b", 1, 5, False), ("c", 1, 5, True)]
+    export.model(batch)
+    export.append(export.prepared(batch, 6), 6, confirmed=False)
+    if goes_on != "itself":
+        let_go(export.contents)
+    export.step([(key, 3, 7, True) for key in "abc"], 8)
+    assert not loads
+    assert changes == [6]
+    # What is confirmed too late is not the newest any more.
+    appended(export.contents, "1")
+    export.step([(key, 4, 9, True) for key in "abc"], 10)
+    assert changes == [6]
+    export.check()
+
+
+def test_a_step_that_begins_before_what_is_known_is_refused(export: Export) -> None:
+    export.step([("a", 0, 3, True)], 4)
+    export.upper = 2
+    with pytest.raises(persist.NotReadable, match="further on"):
+        export.prepared([("a", 1, 3, True)], 4)
+    export.upper = 4
+    export.step([("a", 1, 5, True)], 6)
     export.check()
 
 
@@ -246,18 +292,110 @@ def test_damaged_files_are_read_anew(export: Export, place: Path, damage: str) -
     export.check()
 
 
-def test_a_folder_that_cannot_be_written_is_waited_for(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    export.step([("a", 1, 3, True)], 4)
+@contextlib.contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """What the kernel lets this process do."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
 
-    def full(self: Kept, upper: int, before: object) -> None:
-        raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Kept, "_save", full)
-        with pytest.raises(Determinate, match="cannot be kept"):
-            export.prepared([("a", 2, 5, True)], 6)
-    export.step([("a", 2, 5, True)], 6)
+@pytest.mark.parametrize("spill_bytes", [1 << 30, 1000], ids=["newest rows", "rows of a step"])
+@pytest.mark.parametrize("lacking", ["space", "files"])
+def test_what_the_machine_refuses_is_waited_for(export: Export, place: Path, lacking: str, spill_bytes: int) -> None:
+    keys = [f"k{number}" for number in range(30_000)]
+    export.step([(key, 1, 3, True) for key in keys[:50]], 4)
+    there = sorted(place.glob("*/*"))
+    batch = [(key, 2, 5, True) for key in keys]
+    export.prepared(batch[:1], 6)
+    limit = (resource.RLIMIT_FSIZE, 10_000 if spill_bytes == 1000 else 200_000)
+    if lacking == "files":
+        limit = (resource.RLIMIT_NOFILE, 3)
+    with limited(*limit), pytest.raises(Determinate, match="cannot be kept"):
+        export.prepared(batch, 6, spill_bytes=spill_bytes)
+    export.prepared(batch[:1], 6)
+    assert sorted(place.glob("*/*.rows"))[0] in there
+    assert len(list(place.glob("*/*.rows"))) == 2, "what was half written went"
+    export.step(batch[:100], 6)
     export.check()
+
+
+def test_what_is_appended_is_not_failed_by_its_record(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    export.step([("a", 1, 3, True)], 4)
+    changes = counted(monkeypatch, "_catch_up")
+    batch: list[Upsert] = [("a", 2, 5, True)]
+    export.model(batch)
+    export.append(export.prepared(batch, 6), 6, confirmed=False)
+    with limited(resource.RLIMIT_FSIZE, 10):
+        appended(export.contents, export.mark)
+    export.step([("a", 3, 7, True)], 8)
+    assert changes == [6]
+    export.check()
+
+
+def test_runs_take_no_descriptors_and_few_rows_are_written_again(
+    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a shard holds is read a piece at a time, and pieces are merged as those of steps are."""
+    rows = 64_000
+    export.append(
+        pa.table(
+            {
+                "k": [f"k{number}" for number in range(rows)],
+                "v": range(rows),
+                "ts": pa.array([1] * rows, pa.uint64()),
+                "diff": [1] * rows,
+            }
+        ),
+        2,
+        confirmed=False,
+    )
+    batches = Contents.batches
+
+    def cut(self: Contents, upper: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches(self, upper):
+            for begin in range(0, batch.num_rows, 1000):
+                # A copy: a slice has all bytes.
+                yield batch.take(pa.array(range(begin, min(begin + 1000, batch.num_rows))))
+
+    monkeypatch.setattr(Contents, "batches", cut)
+    monkeypatch.setattr(kept, "LOAD_BYTES", 1)
+    written: list[int] = []
+    merged = kept.merged
+
+    def merging(these: Any, *args: Any, **options: Any) -> Any:
+        written.append(sum(run.file.rows for run in these))
+        return merged(these, *args, **options)
+
+    monkeypatch.setattr(kept, "merged", merging)
+    newest = Kept(export.contents, FIELDS, ["k"])
+    newest.at(2)
+    assert newest.rows == rows
+    assert sum(written) == 2 * rows, "64 pieces: each row in two merges"
+    held = [os.readlink(each) for each in Path("/dev/fd").iterdir() if each.is_symlink() and each.exists()]
+    assert [Path(each).name for each in held if each.startswith(str(place))] == ["lock"]
+    newest.close()
+
+
+@pytest.mark.parametrize("keys", [1, 30_000], ids=["one key", "all at once"])
+def test_what_a_range_of_a_step_holds_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
+    monkeypatch.setattr(gathering, "_BITS", 3)
+    monkeypatch.setattr(gathering, "_RANGES", 8)
+    gathered, most = gather(["k"], spill_bytes=100_000), 0
+    for begin in range(0, 60_000, 1000):
+        numbers = range(begin, begin + 1000)
+        gathered.add(table_of([(f"k{number % keys}", number, 1, True) for number in numbers]))
+    last: dict[str, int] = {}
+    for table, _ in gathered.ranges():
+        most = max(most, table.nbytes)
+        for key, value in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True):
+            last[key] = max(value, last.get(key, -1))
+    gathered.close()
+    assert last == {f"k{number % keys}": number for number in range(60_000 - keys, 60_000)}
+    assert 0 < most <= 100_000
 
 
 def test_files_that_nobody_has_used_for_long_go(export: Export, place: Path) -> None:

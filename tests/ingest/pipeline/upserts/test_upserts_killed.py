@@ -14,8 +14,9 @@ from persist_ingest.location import client, release
 
 STEPS = 400
 _CHILD = """
+import os
+import signal
 import sys
-import pyarrow as pa
 import pyarrow as pa
 
 import persist
@@ -23,11 +24,10 @@ from ingest.pipeline.upserts.test_upserts_killed import SCHEMA, STEPS, batch
 from persist_ingest import Location
 from persist_ingest.location import client
 from persist_ingest.pipeline.newest import kept
-from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, upserted
+from persist_ingest.pipeline.upserts import PLACES, appended, gather, upserted
 
-directory, shard, state = sys.argv[1:]
+directory, shard, state, unconfirmed = sys.argv[1:]
 here = Location(directory=directory)
 contents = Contents(location=here, shard=shard, state_dir=state)
 fields = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -47,11 +47,14 @@ while (at := client(here).recent_upper(shard).time or 0) < STEPS:
     count = len(keys)
     columns = [pa.array(keys), pa.array(values), pa.array([at] * count, pa.uint64()), pa.nulls(count, pa.int64())]
     columns += [pa.array(range(count), pa.uint64()), pa.array(there)]
-    gathered = Gathered(["k"])
+    gathered = gather(["k"])
     gathered.add(pa.Table.from_arrays(columns, names=["k", "v", *PLACES]))
-    updates = list(upserted(gathered, contents, at, at + 1, fields, ["k"]))
+    updates = list(upserted(gathered, contents, at, at + 1, fields, ["k"], str(at)))
     print("step", flush=True)
     writer.compare_and_append(pa.Table.from_batches(updates), [at], [at + 1])
+    if at == int(unconfirmed):
+        os.kill(os.getpid(), signal.SIGKILL)
+    appended(contents, str(at))
 print("done", flush=True)
 """
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
@@ -72,11 +75,14 @@ def test_a_process_that_is_killed_anywhere_goes_on_with_its_files(tmp_path: Path
     release(here)
     rng, loads, heard = random.Random(1), 0, ""
     arguments = [sys.executable, "-c", _CHILD, str(tmp_path / "data"), shard, str(tmp_path / "state")]
-    kills = 6
+    kills, unconfirmed = 6, [17, 29, 31]
     while heard != "done\n":
         lines = rng.randrange(5, 60) if kills else sys.maxsize
         kills -= 1
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment()) as child:
+        unconfirmed = [each for each in unconfirmed if each >= upper(here, shard)] or [-1]
+        with subprocess.Popen(
+            [*arguments, str(unconfirmed[0])], stdout=subprocess.PIPE, text=True, env=environment()
+        ) as child:
             assert child.stdout is not None
             for heard in child.stdout:
                 loads += heard == "loaded\n"
@@ -99,6 +105,11 @@ def test_a_process_that_is_killed_anywhere_goes_on_with_its_files(tmp_path: Path
     assert not loads, "its files were good enough each time"
 
 
-def environment() -> dict[str, str]:
+def upper(here: Location, shard: str) -> int:
+    found = client(here).recent_upper(shard).time or 0
+    release(here)
+    return found
 
+
+def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
