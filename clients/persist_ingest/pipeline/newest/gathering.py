@@ -5,12 +5,13 @@ Source: sources.md section 4, upsert.
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from io import IOBase
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from persist.arrow import ArrowArray, Numbers, array_of
+from persist.arrow import ArrowColumn, Numbers, array_of
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.trouble import told
@@ -48,7 +49,7 @@ class Gathered:
         self._level = level
         self._kept: list[pa.Table] = []
         self._bytes = 0
-        self._files: dict[int, Any] = {}
+        self._files: dict[int, IOBase] = {}
         self._writers: dict[int, Any] = {}
 
     def add(self, rows: pa.Table) -> None:
@@ -76,7 +77,7 @@ class Gathered:
             file.close()
         self._files.clear()
 
-    def _range(self, file: Any) -> Iterator[tuple[pa.Table, Numbers]]:
+    def _range(self, file: IOBase) -> Iterator[tuple[pa.Table, Numbers]]:
         with file:
             with told():
                 is_large = file.tell() > self._spill_bytes and self._level < _LEVELS
@@ -135,7 +136,7 @@ class Gathered:
         self._kept, self._bytes = [], 0
 
 
-def ranked(column: pa.ChunkedArray | ArrowArray) -> Numbers:
+def ranked(column: ArrowColumn) -> Numbers:
     """Numbers in the order of a column's values; one that is all null has none."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)

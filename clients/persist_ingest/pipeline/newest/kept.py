@@ -132,7 +132,7 @@ class Kept:
         self._prepared = mark, upper, newest.finish()
 
     def confirm(self, mark: str) -> None:
-        """The updates that ``mark`` stands for were appended: what was prepared with them, if it is there yet, counts."""
+        """The updates that ``mark`` stands for were appended: what was prepared with them, if it is there, counts."""
         if self._prepared is not None and self._prepared[0] == mark:
             (_, upper, run), self._prepared = self._prepared, None
             self._add(run, upper)
