@@ -67,8 +67,9 @@ def create(
 
     Fails whole: a source whose item is refused is dropped again. One of this name that has no item yet, as a creation
     left it that was broken off, gets its item and nothing else if it was asked for with the same type, options and
-    interval, else SourceExists is raised; ``finished`` is called then. ``role``: in whose name its item is made. ``how``: further options of ``pipeline.creation.create``. Raises UniquenessViolation
-    (an item has this name), PrivilegeMissing, and as ``pipeline.creation.create``.
+    interval, else SourceExists is raised; ``finished`` is called then. ``role``: in whose name its item is made.
+    ``how``: further options of ``pipeline.creation.create``. Raises UniquenessViolation (an item has this name),
+    PrivilegeMissing, and as ``pipeline.creation.create``.
     """
     the_client = client(location.resolved())
     with _environment(the_client, location, environment, role=role) as names:
@@ -212,7 +213,7 @@ def _check_same(records: Records, there: Source, type_name: str, options: Mappin
     asked = creation.asked_for(options, interval_ms)
     if there.type != type_name or records.asked(there) != asked:
         raise SourceExists(
-            "a source of this name exists that has no item yet, and it was asked for with another type or other options",
+            "a source of this name exists without an item, and was asked for with another type or other options",
             hint="repeat exactly what created it, or persist catalog adopt NAME as it is; or drop it",
             source=there.name,
             type=there.type,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from persist.arrow import ArrowArray, Numbers, array_of
+from persist.arrow import ArrowColumn, Numbers, array_of
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.trouble import told
@@ -135,7 +135,7 @@ class Gathered:
         self._kept, self._bytes = [], 0
 
 
-def ranked(column: pa.ChunkedArray | ArrowArray) -> Numbers:
+def ranked(column: ArrowColumn) -> Numbers:
     """Numbers in the order of a column's values; one that is all null has none."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
