@@ -213,7 +213,7 @@ def _check_same(records: Records, there: Source, type_name: str, options: Mappin
     asked = creation.asked_for(options, interval_ms)
     if there.type != type_name or records.asked(there) != asked:
         raise SourceExists(
-            "a source of this name exists that has no item yet, and it was asked for with other options",
+            "a source of this name exists without an item, and was asked for with another type or other options",
             hint="repeat exactly what created it, or persist catalog adopt NAME as it is; or drop it",
             source=there.name,
             type=there.type,

@@ -166,7 +166,7 @@ def abandon(
 
 
 def asked_for(options: Mapping[str, str], interval_ms: int) -> str:
-    """What says apart what sources are asked for with. Letter case of options' names does not count."""
+    """A digest of what a source is asked for with. Letter case of options' names does not count."""
     named = sorted((name.lower(), text.strip()) for name, text in options.items())
     return hashlib.sha256(json.dumps([named, interval_ms]).encode()).hexdigest()
 

@@ -52,7 +52,7 @@ class Kept:
     """That of one export, held by one process. ``upper``: what the shard held just before it is in here.
 
     What a step comes to is only prepared: it counts once the shard has it, by this process's own append of exactly
-    those updates. Where another's append won, or nobody knows whose, the shard's changes say what it holds.
+    those updates. Where another's append won, or it is not known whose, the shard's changes say what it holds.
     Raises LocationError where files cannot be read or written; what was there before counts then.
     """
 
@@ -132,7 +132,7 @@ class Kept:
         self._prepared = mark, upper, newest.finish()
 
     def confirm(self, mark: str) -> None:
-        """The updates that ``mark`` stands for were appended: what was prepared with them, if it is there, counts."""
+        """The updates that ``mark`` stands for were appended: what was prepared with them counts, if it is there."""
         if self._prepared is not None and self._prepared[0] == mark:
             (_, upper, run), self._prepared = self._prepared, None
             self._add(run, upper)

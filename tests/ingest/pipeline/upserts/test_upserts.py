@@ -235,7 +235,7 @@ def test_what_another_ingester_read_at_the_same_offsets_counts(export: Export, m
 def test_what_was_appended_without_a_word_of_it_is_read_of_the_shard(
     export: Export, monkeypatch: pytest.MonkeyPatch, goes_on: str
 ) -> None:
-    """No process knows whose append it was, nor then whether it was this."""
+    """It is not known whose append it was, so not what is in it."""
     export.step([("a", 0, 3, True), ("b", 0, 3, True)], 4)
     loads, changes = counted(monkeypatch, "_load"), counted(monkeypatch, "_catch_up")
     batch: list[Upsert] = [("a", 1, 5, True), ("b", 1, 5, False), ("c", 1, 5, True)]
