@@ -19,7 +19,8 @@ from persist_ingest.sources.postgres.making import publications, setup
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
 LEFT = """
-SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database()),
+-- A temporary slot ends with its session, which PostgreSQL notices a moment later.
+SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary),
        (SELECT count(*) FROM pg_publication)
 """
 OPTIONS = {"tables": "public.items", "setReplicaIdentity": "true"}
