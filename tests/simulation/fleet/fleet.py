@@ -35,6 +35,7 @@ class FleetPlot:
 
     ``cast``: the actors; all when empty. ``trouble`` False: nothing goes wrong. ``sessions_max``: so many sessions a
     shard remembers, looked for with each commit; None: as many as a real one, which forgets none of a fleet's.
+    ``tokens_max``: so many tokens, likewise. ``repeated``: calls of a round made twice at once, where any are.
     """
 
     cast: tuple[str, ...] = ()
@@ -48,6 +49,8 @@ class FleetPlot:
     trouble_seconds: float = 6.0
     settings: Settings = UPLOADED
     sessions_max: int | None = None
+    tokens_max: int | None = None
+    repeated: int = 1
 
 
 class FleetServer:

@@ -154,7 +154,9 @@ class FleetCast(Fleet):
                 calls.append(self._move_once(writer, account, token, entropy.choice(LIMITS)))
             if entropy.random() < 0.5:
                 # Again, under the token it had: whatever was returned, it must not happen twice.
-                calls += [self._move_once(writer, *again, None) for again in entropy.sample(before[-30:], 1)]
+                recent = before[-30:]
+                again = entropy.sample(recent, min(len(recent), self.plot.repeated))
+                calls += [self._move_once(writer, *each, None) for each in again]
             self.expect_trouble(entropy)
             await asyncio.gather(*calls)
             await asyncio.sleep(entropy.uniform(0, 30.0))

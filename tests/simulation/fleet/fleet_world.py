@@ -32,6 +32,8 @@ FINITE = ("chain", "run ahead", "move", "move agelessly", "append", "append besi
 """Stories that end by themselves. The others end when all is healed."""
 FORGETFUL = (2, 9)
 """Of sixteen fleets, those whose shards remember fewer sessions than call."""
+ABSENT_MINDED = (6, 11)
+"""Of sixteen fleets, those whose shards remember fewer tokens than are under way."""
 
 
 class FleetWorld(BlockingCast):
@@ -210,7 +212,14 @@ def plot_of(seed: int) -> FleetPlot:
     """
     settings = COMPACTED if seed % 8 == 6 else INLINE if seed % 2 else UPLOADED
     strange = 0.002 if seed % 4 == 3 else 0.0
-    return FleetPlot(settings=settings, strange=strange, sessions_max=2 + seed % 3 if seed % 16 in FORGETFUL else None)
+    absent_minded = seed % 16 in ABSENT_MINDED
+    return FleetPlot(
+        settings=settings,
+        strange=strange,
+        sessions_max=2 + seed % 3 if seed % 16 in FORGETFUL else None,
+        tokens_max=5 + seed % 16 if absent_minded else None,
+        repeated=20 if absent_minded else 1,
+    )
 
 
 @contextlib.contextmanager
@@ -224,15 +233,16 @@ def _unlogged() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forgetting(sessions_max: int | None) -> Iterator[None]:
-    """All shards remember so many sessions, with every commit. Nothing a location is configured with does that."""
-    if sessions_max is None:
+def _forgetting(plot: FleetPlot) -> Iterator[None]:
+    """All shards remember no more than the plot says, with every commit. No setting of a location does that."""
+    most = {name: most for name in ("sessions_max", "tokens_max") if (most := getattr(plot, name)) is not None}
+    if not most:
         yield
         return
     right = Applier._context
 
     def context(self: Applier) -> Context:
-        return dataclasses.replace(right(self), forget_every=1, sessions_max=sessions_max)
+        return dataclasses.replace(right(self), forget_every=1, **most)
 
     with swapped(Applier, _context=context):
         yield
@@ -248,7 +258,7 @@ def _lived(loop: VirtualLoop, seed: int, plot: FleetPlot) -> WorldOutcome:
     """SUBTLE: a call of its own. What is left of a world is collected, which nothing may refer to any more by then."""
     try:
         world = FleetWorld(loop, plot)
-        with wired(world.wires), blocking(world.blob, world.runtime), _unlogged(), _forgetting(plot.sessions_max):
+        with wired(world.wires), blocking(world.blob, world.runtime), _unlogged(), _forgetting(plot):
             loop.run_until_complete(world.live())
     except BaseException as error:
         error.add_note(f"again: make sim PART=fleets SEED={seed}")

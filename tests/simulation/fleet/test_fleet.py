@@ -1,6 +1,9 @@
 """The whole stack in simulated worlds: what is returned to callers is what is there."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 from simulation.budget import FLEET_BUG_SEEDS, FLEETS, FULL, SEED
@@ -25,6 +28,24 @@ def test_everybody_is_told_all_without_trouble(seed: int):
     assert outcome.fired["appended"] > 50
     assert outcome.fired["refused"] > 0
     assert simulate_fleet(seed, calm).digest == outcome.digest
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(8, 24) if FULL else [6])
+def test_same_seed_tells_the_same_history(seed: int):
+    """In another process, too, where objects lie elsewhere and texts have other hashes."""
+    program = "import sys; from simulation.fleet import test_fleet; print(test_fleet.digest_of(int(sys.argv[1])))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(seed)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == digest_of(seed)
+
+
+def digest_of(seed: int) -> str:
+    """The name of a fleet's history, of fewer rounds in every run of the suite."""
+    plot = plot_of(seed)
+    return simulate_fleet(seed, plot if FULL else dataclasses.replace(plot, rounds=3)).digest
 
 
 @pytest.mark.timeout(14_400)

@@ -69,7 +69,7 @@ class Pulse:
         self._runtime = runtime
         self._watched = watched
         self._on_silence = on_silence
-        self._open: set[OpenCall] = set()
+        self._open: dict[OpenCall, None] = {}
         self._last_sign = runtime.monotonic()
         self._waiting: asyncio.TimerHandle | None = None
         self._watching = False
@@ -94,13 +94,13 @@ class Pulse:
         if not self._watched:
             yield one
             return
-        self._open.add(one)
+        self._open[one] = None
         if self._waiting is None and not self._watching:
             self._waiting = asyncio.get_running_loop().call_later(EVERY_SECONDS, self._begin)
         try:
             yield one
         finally:
-            self._open.discard(one)
+            self._open.pop(one, None)
 
     async def lives(self) -> bool:
         """Whether the server answers now, and takes calls."""
@@ -160,7 +160,7 @@ class Pulse:
     def _lose(self) -> None:
         self._leave()
         for one in tuple(self._open):
-            self._open.discard(one)
+            self._open.pop(one, None)
             one.end()
 
     async def _ask(self, seconds: float = SILENCE_SECONDS) -> bytes | None:

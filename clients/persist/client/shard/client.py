@@ -48,7 +48,7 @@ class ShardClient(Stays):
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._readers: set[Lease] = set()
+        self._readers: list[Lease] = []
 
     @property
     def location(self) -> Location:
@@ -305,7 +305,7 @@ class ShardClient(Stays):
         """
         self._location.closing = True
         await self._location.end_listens()
-        readers, self._readers = list(self._readers), set()
+        readers, self._readers = self._readers, []
         for lease in readers:
             try:
                 await lease.expire(timeout=CLOSE_SECONDS)
@@ -402,7 +402,7 @@ class ShardClient(Stays):
             seqno=answer.seqno,
             incarnation=incarnation,
         )
-        self._readers = {held for held in self._readers if held.alive} | {registered}
+        self._readers = [held for held in self._readers if held.alive] + [registered]
         return ReadHandle(location, registered, schema=schema, upper=answer.upper)
 
     def _newborn(self, info: ShardInfo) -> WriterId:

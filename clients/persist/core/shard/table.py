@@ -5,6 +5,7 @@ shares the rest, and two versions differ only in groups, and there in dicts, tha
 Source: persist-semantics.md section 2.1; performance.md A3.
 """
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
@@ -19,8 +20,10 @@ _NONE: Final[Record] = {}
 _BARE: Final[tuple[Record, ...]] = (_NONE,) * _WIDTH
 
 
-def _place(key: object) -> tuple[int, int]:
-    hashed = hash(key)
+def _place(key: str) -> tuple[int, int]:
+    # Not Python's own hash, which differs in each process: the order of a table, and with it what is made of a command,
+    # is the same everywhere.
+    hashed = zlib.crc32(key.encode())
     return hashed % _WIDTH, (hashed >> _BITS) % _WIDTH
 
 
@@ -78,7 +81,7 @@ class Table(Mapping[str, V]):
             for before, after in zip(mine, others, strict=True):
                 if before is after:
                     continue
-                for key in before.keys() | after.keys():
+                for key in {**before, **after}:
                     old, new = before.get(key), after.get(key)
                     if old is not new and old != new:
                         found[key] = (old, new)
@@ -98,6 +101,8 @@ class Table(Mapping[str, V]):
         return self._groups[group][at][key]
 
     def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
         group, at = _place(key)
         return key in self._groups[group][at]
 

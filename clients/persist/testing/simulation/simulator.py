@@ -16,7 +16,7 @@ import random
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from persist.testing.simulation.memory import remembering
@@ -46,6 +46,45 @@ class Deadlock(Exception):
 
 class Livelock(Exception):
     """Steps go on and on."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set depends on when it was made, not on where in memory: histories repeat."""
+
+    def __init__(
+        self, work: Coroutine[object, object, object], *, loop: "VirtualLoop", context: contextvars.Context | None
+    ) -> None:
+        self._made = loop.made()
+        super().__init__(work, loop=loop, context=context)
+
+    def __hash__(self) -> int:
+        return self._made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Future(asyncio.Future[Any]):
+    """A future likewise."""
+
+    def __init__(self, *, loop: "VirtualLoop") -> None:
+        self._made = loop.made()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _task(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[object, object, object],
+    context: contextvars.Context | None = None,
+) -> _Task:
+    assert isinstance(loop, VirtualLoop)
+    return _Task(work, loop=loop, context=context)
 
 
 class Host:
@@ -124,6 +163,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._count = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._hosts: list[Host] = []
+        self._made = 0
+        self.set_task_factory(_task)  # type: ignore[arg-type]  # the stubs know of no context
+
+    def made(self) -> int:
+        """The number of a task or future."""
+        self._made += 1
+        return self._made
+
+    def create_future(self) -> _Future:
+        """A future in order."""
+        return _Future(loop=self)
 
     def log(self, event: str) -> None:
         """Write one line of history."""

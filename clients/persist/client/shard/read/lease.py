@@ -84,7 +84,7 @@ class Lease:
         self._step = max(1, location.settings.rollup_every // 2)
         self._look_at = seqno + self._step
         self._failure: PersistError | None = None
-        self._waiting: set[asyncio.Timeout] = set()
+        self._waiting: dict[asyncio.Timeout, None] = {}
         self._wanted = since
         self._downgraded_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -106,11 +106,11 @@ class Lease:
         """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone."""
         try:
             async with asyncio.timeout(None) as scope:
-                self._waiting.add(scope)
+                self._waiting[scope] = None
                 try:
                     return await waiting
                 finally:
-                    self._waiting.discard(scope)
+                    self._waiting.pop(scope, None)
         except TimeoutError:
             self.check()
             raise

@@ -217,7 +217,7 @@ def _stale(table: Table[V], most: int, late: Callable[[V], bool], age: Callable[
     gone = {key for key, value in table.items() if late(value)}
     if len(table) - len(gone) > most:
         gone.update(sorted(table, key=lambda key: age(table[key]))[: len(table) - most // 2])
-    return list(gone)
+    return [key for key in table if key in gone]
 
 
 def _outcome(session: CallSession, number: int) -> CallOutcome | None:
