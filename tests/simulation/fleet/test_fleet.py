@@ -22,7 +22,7 @@ SECONDS_MIN = 60
 
 @pytest.mark.parametrize("seed", [0, 1, 6], ids=["uploaded", "inline", "compacted"])
 def test_everybody_is_told_all_without_trouble(seed: int):
-    calm = dataclasses.replace(plot_of(seed), trouble=False, rounds=2, overlapping=(1, 40))
+    calm = dataclasses.replace(plot_of(seed), trouble=False, rounds=2, overlapping=(1, 40), tokens_max=None, repeated=1)
     outcome = simulate_fleet(seed, calm)
     assert outcome.fired["nothing"] == 0
     assert outcome.fired["appended"] > 50
