@@ -221,6 +221,40 @@ def repair(
     raise typer.Exit(code)
 
 
+@app.command("forget-applications")
+def forget_applications(
+    app_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[APP_ID]...", help="Their ids; persist shard inspect lists them.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="All but so many, those that committed last.", show_default=False)
+    ] = None,
+    *,
+    which: Which,
+    at: Where,
+    run: Run,
+) -> None:
+    """Forget the newest committed version of applications that will not write any more: a state keeps 10,000 of them.
+
+    Afterwards a shard asks for the new_since of each application that it does not know, also of new ones: a
+    repetition of what one committed before is refused, not taken for new.
+    """
+    if (keep is None) == (not app_ids):
+        raise typer.BadParameter("name applications, or give --keep N")
+    settings = run.settings()
+    target = at.stores("persist admin forget-applications")
+    from persist_cli.admin import administration as machine
+    from persist_cli.admin import applications
+
+    machine.check_choice(which.shards, which.every)
+    code = machine.run(
+        target,
+        settings,
+        lambda m: applications.forget(m, which.shards, app_ids or [], keep=keep, commit=which.commit, json=run.json),
+    )
+    raise typer.Exit(code)
+
+
 @app.command()
 def rebuild(
     *,

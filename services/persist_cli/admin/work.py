@@ -54,7 +54,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         return {"shard": shard, **compacted(done)}
 
     try:
-        return await _each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
+        return await each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
     finally:
         await compactor.close()
 
@@ -101,7 +101,7 @@ async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -
         steps(1)
         return {**row, **collected}
 
-    return await _each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
+    return await each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
 
 
 async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
@@ -227,9 +227,8 @@ async def _missing(
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
 
 
-async def _each(
-    machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str
-) -> int:
+async def each(machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str) -> int:
+    """Do ``one`` with each shard, and print what came of all. The exit code."""
     done = await told(machine, shards, one, what=what, unit=unit)
     if json:
         print_json({"committed": commit, "shards": done.rows})

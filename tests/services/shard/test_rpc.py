@@ -50,7 +50,7 @@ COMMANDS = [
     c.Finalize(force=True),
     c.Finalize(force=True, hold="collections-00"),
 ]
-INTERNAL = {"AddRollup", "RemoveRollups", "TakeOutParts"}
+INTERNAL = {"AddRollup", "RemoveRollups", "TakeOutParts", "ForgetApplications"}
 """Commands that no rpc carries: the machine alone gives them."""
 ENTRY = c.SchemaEntry(schema_id=3, schema=b"arrow", codec="arrow")
 OUTCOMES = {

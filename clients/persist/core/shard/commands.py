@@ -578,3 +578,22 @@ class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
     """Take parts out of their batches, all or none: their rows are lost. Raises InvalidArgument for unknown places."""
 
     lost: tuple[LostParts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationsForgotten:
+    """What the shard still knew of the applications that were named. ``new_since``: see Transaction."""
+
+    applications: int
+    new_since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetApplications(Command[ApplicationsForgotten]):
+    """Forget which version applications committed last. Those that are not known are passed over.
+
+    What such an application repeats is not taken for new: like every application that is not known it is asked for
+    ``new_since`` from then on. Raises InvalidArgument for more than APPLICATIONS_MAX at once.
+    """
+
+    app_ids: tuple[str, ...]

@@ -14,6 +14,7 @@ from persist.core.shard.transitions import calls
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.calls import TOKEN_MS, WINDOW
 from persist.core.shard.transitions.dispatch import Context
+from persist.core.shard.transitions.forgetting import APPLICATIONS_MAX
 from persist.errors import InvalidArgument, LeaseExpired, ShardClosed
 
 NOW = Context(now_ms=5_000, forget_every=1)
@@ -483,6 +484,27 @@ def test_application_that_is_said_to_be_new_is_taken_and_forgotten_like_others()
     assert "new" not in state.transactions
     assert state.transactions_forgotten != first
     assert isinstance(apply(state, marked(state, 102, "new", new_since=first), FEW)[1], c.CannotTell)
+
+
+def test_application_that_is_forgotten_by_name_is_asked_whether_it_is_new():
+    state, _ = commit(first_state(), marked(first_state(), 0, "gone", 7))
+    state, _ = commit(state, marked(state, 1, "stays", 7))
+    state, outcome = commit(state, c.ForgetApplications(app_ids=("gone", "gone", "never seen")))
+    mark = state.transactions_forgotten
+    assert outcome == c.ApplicationsForgotten(applications=1, new_since=mark)
+    assert set(state.transactions) == {"stays"}
+    assert apply(state, marked(state, 2, "stays", 7), NOW)[1].already_committed
+    assert isinstance(apply(state, marked(state, 3, "gone", 7), NOW)[1], c.CannotTell)
+    assert isinstance(apply(state, marked(state, 4, "gone", 7, new_since=mark), NOW)[1], c.Appended)
+    moved, outcome = apply(state, c.ForgetApplications(app_ids=("gone",)), NOW)
+    assert moved is state
+    assert outcome == c.ApplicationsForgotten(applications=0, new_since=mark)
+
+
+def test_only_so_many_applications_are_forgotten_as_a_diff_holds():
+    names = tuple(f"app {number}" for number in range(APPLICATIONS_MAX + 1))
+    with pytest.raises(InvalidArgument, match="too many applications"):
+        apply(first_state(), c.ForgetApplications(app_ids=names), NOW)
 
 
 def test_restore_keeps_in_mind_that_applications_were_forgotten():

@@ -28,7 +28,7 @@ from persist.core.shard.state import (
 )
 from persist.core.shard.table import Table
 from persist.core.shard.trace import push
-from persist.core.shard.transitions import repair  # noqa: F401  # its transition registers
+from persist.core.shard.transitions import forgetting, repair  # noqa: F401  # their transitions register
 from persist.core.shard.transitions.append import (
     BODY_BYTES,
     check_batch,

@@ -14,7 +14,7 @@ Source: RIFL (Lee et al., SOSP 2015); Ongaro 2014, section 6.3; reliability.md I
 
 import bisect
 import heapq
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -168,9 +168,14 @@ def _without_oldest_applications(state: State, most: int) -> State:
     """The state without those that committed longest ago, few enough at a time that a diff holds them all."""
     table: Table[TransactionRecord] = state.transactions
     gone = heapq.nsmallest(max(1, most // 20, len(table) - most), table, key=lambda name: table[name].seqno)
+    return without_applications(state, gone)
+
+
+def without_applications(state: State, gone: Iterable[str]) -> State:
+    """The state being committed, without what it knows of these applications, which it must know."""
     # SUBTLE: seqnos begin anew when a location is restored, incarnations do not come twice.
     named = (state.incarnation + state.seqno + 1) % _NUMBERS or 1
-    return state.evolved(transactions=table.without(gone), transactions_forgotten=named)
+    return state.evolved(transactions=state.transactions.without(gone), transactions_forgotten=named)
 
 
 def _seqno_before_newest(sessions: Table[CallSession], kept: int) -> int:

@@ -1,0 +1,69 @@
+"""``persist admin forget-applications`` as a person runs it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import persist as library
+from persist.core.ids import ShardId
+from persist.errors import OutcomeForgotten
+from persist.settings import Settings
+
+SHARD = ShardId.named("table", "events")
+SCHEMA = library.Schema(key={"id": pa.int64()})
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A location whose one shard 600 applications wrote: more than one diff forgets."""
+    location = tmp_path / "location"
+    with library.embedded(location, settings=Settings(compaction=False)) as client:
+        writer = client.open_writer(SHARD, schema=SCHEMA)
+        for number in range(600):
+            append(writer, f"job {number}")
+    return location
+
+
+def append(writer: library.WriteHandle, app_id: str, new_since: int = 0) -> library.Appended:
+    transaction = library.Transaction(app_id=app_id, version=1, new_since=new_since)
+    return writer.append_at_upper(pa.table({"id": [1]}), transaction=transaction)
+
+
+def known(persist, location: Path) -> list[str]:
+    return list(persist("shard", "inspect", "events", "--location", location, "--json").json["transactions"])
+
+
+def test_those_that_committed_last_are_kept(persist, written):
+    where = ("--location", written, "--shard", "events", "--keep", 3)
+    dry = persist("admin", "forget-applications", *where)
+    assert dry.code == 0, dry.err
+    assert "597" in dry.out
+    assert "--commit" in dry.err
+    assert len(known(persist, written)) == 600
+    done = persist("admin", "forget-applications", *where, "--commit", "--json")
+    [row] = done.json["shards"]
+    assert (done.code, row["forgotten"]) == (0, 597)
+    assert known(persist, written) == ["job 597", "job 598", "job 599"]
+    with library.embedded(written) as client:
+        writer = client.open_writer(SHARD, schema=SCHEMA)
+        assert append(writer, "job 599").already_committed
+        with pytest.raises(OutcomeForgotten) as refused:
+            append(writer, "job 0")
+        assert int(refused.value.details["new_since"]) == row["new_since"]
+        assert not append(writer, "job 600", new_since=row["new_since"]).already_committed
+        reader = client.open_reader(SHARD)
+        assert reader.snapshot().to_arrow()["diff"].to_pylist() == [601]
+    again = persist("admin", "forget-applications", "job 600", *where[:4], "--commit", "--json")
+    assert again.json["shards"][0]["forgotten"] == 1
+
+
+def test_what_is_not_known_is_said_and_forgets_nothing(persist, written):
+    where = ("--location", written, "--shard", "events", "--commit")
+    mistyped = persist("admin", "forget-applications", "jobs 1", *where)
+    assert mistyped.code == 2
+    assert "no such application" in mistyped.err
+    assert "inspect" in mistyped.err
+    for wrong in ((), ("job 1", "--keep", 5), ("--keep", -1)):
+        assert persist("admin", "forget-applications", *wrong, *where).code == 2
+    assert len(known(persist, written)) == 600
