@@ -472,7 +472,8 @@ async def test_failover_does_not_try_usage_errors_twice_nor_fight_an_overloaded_
             await both.apply(shard, append(0, 1), timeout=60)
         shards.fault = Overloaded("full", retry_after_ms=5)
         with pytest.raises(Overloaded):
-            await both.apply(shard, append(0, 1), timeout=0.3)
+            # Long enough for one answer on a busy machine: the last one is what is raised.
+            await both.apply(shard, append(0, 1), timeout=3)
         assert local.folds == []
         assert not both.remote_is_away
         await both.close()
