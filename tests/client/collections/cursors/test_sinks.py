@@ -360,7 +360,7 @@ def test_one_that_stands_still_amid_a_transaction_keeps_others_out_for_a_while_o
 
 
 async def test_a_target_of_before_a_restore_is_refused(sunk: Sunk):
-    """What was acknowledged after the backup is in the target, and not in the location: it would stay there for ever."""
+    """What was acknowledged after the backup is in the target, not in the location: it would stay there for ever."""
     async with Address() as address:
         client = address.client()
         async with environment_of(client) as environment:

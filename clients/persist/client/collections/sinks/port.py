@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from persist.errors import InvalidArgument
 
-
 _HISTORY: Final = " in history "
 
 
@@ -128,6 +127,6 @@ def check_history(key: str, keys: Iterable[str]) -> None:
     if any(each != key and each.partition(_HISTORY)[0] == name for each in keys):
         raise InvalidArgument(
             "this target has updates from before the location was restored, or from after that",
-            hint="deliver into an empty target of another place: make a new sink or cursor, which begins with the contents",
+            hint="make a new sink or cursor, which begins with the contents, and deliver it into an empty place",
             cursor=name,
         )
