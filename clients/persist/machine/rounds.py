@@ -47,7 +47,7 @@ class Rounds(Generic[T]):
         self._tasks = Tasks()
         self._asking: asyncio.Task[T] | None = None
         self._left: asyncio.Task[T] | None = None
-        """An answer that lasts and that nobody waits for; others are asked beside one, and no more."""
+        """An answer that lasts and whose callers have gone; another one is asked beside it, and no more."""
         self._left_at = 0.0
         self._next: _Round[T] | None = None
 

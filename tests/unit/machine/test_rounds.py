@@ -32,7 +32,7 @@ async def test_failure_of_an_answer_that_lasts_is_seen_though_all_have_gone():
 
 
 async def test_another_answer_is_asked_beside_one_that_stands_still():
-    """Its connection may have fallen silent while the store is well: it alone would keep everybody waiting."""
+    """Its connection may have fallen silent while the store is well: alone it would keep all callers waiting."""
     asked: list[asyncio.Event] = []
 
     async def ask(_: Deadline) -> int:
