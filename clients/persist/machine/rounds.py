@@ -1,7 +1,8 @@
 """Questions to a store that many ask at the same time: one answer for all that asked before it was begun.
 
 Who asks while an answer is under way waits for the next one: what was begun before shows what was true before. An
-answer that takes longer than its callers wait is got all the same where the next one would begin where it began.
+answer that takes longer than its callers wait is got all the same where the next one would begin where it began. But
+it may also stand still, in a connection that fell silent to a store that is well: another one is asked beside it then.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 LASTING_SECONDS: Final = 600.0
 """What an answer that lasts may take in all; each store call has a time of its own besides."""
+
+ALONE_SECONDS: Final = 5.0
+"""How long after its callers have gone an answer that lasts is the only one that is asked."""
 
 
 class _Round(Generic[T]):
@@ -42,12 +46,15 @@ class Rounds(Generic[T]):
         self._runtime = runtime
         self._tasks = Tasks()
         self._asking: asyncio.Task[T] | None = None
+        self._left: asyncio.Task[T] | None = None
+        """An answer that lasts and whose callers have gone; another one is asked beside it, and no more."""
+        self._left_at = 0.0
         self._next: _Round[T] | None = None
 
     @property
     def idle(self) -> bool:
         """Nothing is asked."""
-        return self._asking is None and self._next is None
+        return self._asking is None and self._left is None and self._next is None
 
     async def close(self) -> None:
         """Ask nothing any more."""
@@ -82,8 +89,9 @@ class Rounds(Generic[T]):
             if not round_.members:
                 if self._next is round_:
                     self._next = None
-                if self._asking is round_.task and self._lasts():
+                if self._asking is round_.task and self._left is None and self._lasts():
                     forsake(round_.task)  # who comes next asks by itself, and meets a failure of its own
+                    self._left, self._left_at = round_.task, self._runtime.monotonic()
                 elif not round_.task.done():
                     await ended(round_.task)
 
@@ -97,11 +105,20 @@ class Rounds(Generic[T]):
     async def _run(self) -> T:
         me = asyncio.current_task()
         while (before := self._asking) is not None:
-            await asyncio.wait({before})
+            alone = self._left_at + ALONE_SECONDS - self._runtime.monotonic()
+            if before is not self._left:
+                await asyncio.wait({before})
+            elif not self._lasts() or alone <= 0:
+                break
+            else:
+                await asyncio.wait({before}, timeout=alone)
         self._asking = me
         round_, self._next = self._next, None
         try:
             seconds = max(round_.seconds if round_ else 0.0, LASTING_SECONDS if self._lasts() else 0.0)
             return await self._ask(Deadline(self._runtime, seconds, once=True))
         finally:
-            self._asking = None
+            if self._asking is me:
+                self._asking = None
+            if self._left is me:
+                self._left = None

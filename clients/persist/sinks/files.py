@@ -14,7 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.client.collections.sinks.port import PositionMoved, moved
+from persist.client.collections.sinks.port import PositionMoved, check_history, moved
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.sinks.sql import shape
 from persist.typed import Record
@@ -47,6 +47,8 @@ class FilesSink:
         if not manifest:
             manifest = {"version": VERSION, "cursor": key, "columns": shape(schema), "position": None, "files": []}
             with_error(lambda: self._replace(manifest))
+        if manifest["position"] is not None:
+            check_history(key, [manifest["cursor"]])
         for name, value in (("version", VERSION), ("cursor", key), ("columns", shape(schema))):
             if manifest[name] != value:
                 raise InvalidArgument(

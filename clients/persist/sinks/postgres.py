@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import moved
+from persist.client.collections.sinks.port import check_history, moved
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.redaction import learn, scrub
 from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
@@ -67,6 +67,8 @@ class PostgresSink:
             )
             if "target" not in _columns(connection, POSITIONS):
                 connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target text".encode())
+            known = connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE position IS NOT NULL".encode())
+            check_history(key, [name for (name,) in known])
             connection.execute(
                 f"INSERT INTO {POSITIONS} VALUES (%s, NULL, %s) ON CONFLICT DO NOTHING".encode(), (key, shape(schema))
             )

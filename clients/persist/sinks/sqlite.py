@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import moved
+from persist.client.collections.sinks.port import check_history, moved
 from persist.errors import Determinate, Indeterminate
 from persist.runtime import system
 from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
@@ -59,6 +59,8 @@ class SqliteSink:
             )
             if "target" not in _columns(connection, POSITIONS):
                 connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target TEXT")
+            known = connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE position IS NOT NULL")
+            check_history(key, [name for (name,) in known])
             connection.execute(
                 f"INSERT INTO {POSITIONS} VALUES (?, NULL, ?, NULL) ON CONFLICT DO NOTHING", (key, shape(schema))
             )

@@ -393,7 +393,8 @@ class Cursor(Held):
     @property
     def key(self) -> str:
         """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
-        by its id: renamed it is the same one, and made anew it is another.
+        by its id: renamed it is the same one, and made anew it is another. After a restore it is another one, too: the
+        target has what that took back, and its position says nothing of what came instead.
         """
         return self._inner.key
 

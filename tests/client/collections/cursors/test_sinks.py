@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.shard.test_restored import Address
 from client.support import client_of, memory_place
 
 import persist.sinks
@@ -356,3 +357,31 @@ def test_one_that_stands_still_amid_a_transaction_keeps_others_out_for_a_while_o
         assert [id for (id,) in connection.execute("SELECT id FROM t ORDER BY id")] == [1, 2]
     with pytest.raises(InvalidArgument, match="patience"):
         persist.sinks.PostgresSink(uri, "t", patience=0)
+
+
+async def test_a_target_of_before_a_restore_is_refused(sunk: Sunk):
+    """What was acknowledged after the backup is in the target, not in the location: it would stay there for ever."""
+    async with Address() as address:
+        client = address.client()
+        async with environment_of(client) as environment:
+            table = await table_in(client, environment)
+            await environment.execute(CURSOR)
+            await table.insert([row(1)])
+            states = await address.backup()
+            await table.insert([row(2)])
+            sink = sunk.opened()
+            async with await environment.cursor("c") as cursor:
+                await cursor.deliver(sink, idle=0.01)
+            sink.close()
+        assert sorted(sunk.ids()) == [1, 2]
+        await address.restore(states)
+        client = address.client()
+        environment = await client.environment(take_over=True)
+        await (await table_in(client, environment)).insert([row(3)])
+        sink = sunk.opened()
+        async with await environment.cursor("c") as cursor:
+            for _ in range(2):
+                with pytest.raises(InvalidArgument, match="restored"):
+                    await cursor.deliver(sink, idle=0.01)
+        sink.close()
+        assert sorted(sunk.ids()) == [1, 2]

@@ -19,7 +19,7 @@ from persist.client.collections.reading.inputs import Held, Names
 from persist.client.collections.reading.reads import Reads, columns_of
 from persist.client.collections.reading.subscribing import Completing
 from persist.client.collections.sinks.delivering import deliver
-from persist.client.collections.sinks.port import Fetched, Target
+from persist.client.collections.sinks.port import Fetched, Target, key_in
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.receiver import Receiver, receiver
@@ -65,9 +65,11 @@ class Cursor(Stays):
         position: int | None,
         acknowledged: int | None,
         found: AtOneTime,
+        history: int,
     ) -> None:
-        """``open_cursor`` makes them."""
+        """``open_cursor`` makes them. ``history``: of the collection, whichever shard answers for it."""
         self._reads = reads
+        self._history = history
         self._execute = execute
         self._item = item
         self._of = of
@@ -95,9 +97,10 @@ class Cursor(Stays):
     @property
     def key(self) -> str:
         """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
-        by its id: renamed it is the same one, and made anew it is another."""
+        by its id: renamed it is the same one, and made anew it is another. After a restore it is another one, too: the
+        target has what that took back, and its position says nothing of what came instead."""
         name = f"sink {self._item.id}" if self._item.kind is ObjectType.SINK else self._item.name
-        return f"{name} over {self._of.data}"
+        return key_in(f"{name} over {self._of.data}", self._history)
 
     @property
     def location(self) -> Location:
@@ -388,7 +391,13 @@ async def open_cursor(
         begin = acknowledged if position is None else position
         at = names.hold(item.id).at if begin is None else max(begin - 1, 0)
         try:
-            return Cursor(reads, execute, item, of, begin, acknowledged, await _held(reads, names, of, at))
+            found = await _held(reads, names, of, at)
+            try:
+                history = await _history(reads, found, of)
+            except BaseException:
+                await found.release()
+                raise
+            return Cursor(reads, execute, item, of, begin, acknowledged, found, history)
         except NotReadable:
             # Of a subscriber that was there before a last acknowledgement may have come between looking and holding.
             names = await reads.names(strict=True)
@@ -413,6 +422,19 @@ async def _held(reads: Reads, names: Names, of: Described, at: int) -> AtOneTime
         await found.release()
         raise
     return found
+
+
+async def _history(reads: Reads, found: AtOneTime, of: Described) -> int:
+    """Of the collection itself: an index that stands in for it may have been made in a later one. One RPC then."""
+    reader, location = found.held[of.id].reader, reads.readers.location
+    shard = reader.shard if of.data is None else of.data
+    if reader.shard == shard:
+        return reader.incarnation
+    info = await location.attempts.repeat(
+        location.attempts.deadline(None),
+        lambda seconds: location.shards.open(shard, create=False, timeout=seconds),
+    )
+    return info.incarnation
 
 
 def _followed(names: Names, item: Described) -> Described:

@@ -3,12 +3,15 @@
 Source: catalog-semantics.md section 3.2: exactly-once needs data and position stored in one sink transaction.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from persist.errors import InvalidArgument
+
+_HISTORY: Final = " in history "
 
 
 class PositionMoved(InvalidArgument):
@@ -109,3 +112,21 @@ def moved(key: str, found: int | None, before: int | None) -> PositionMoved:
         found="none" if found is None else found,
         left_at="none" if before is None else before,
     )
+
+
+def key_in(key: str, history: int) -> str:
+    """What a target knows a cursor by in one history of its location: as long as none was restored, by ``key``."""
+    return f"{key}{_HISTORY}{history:x}" if history else key
+
+
+def check_history(key: str, keys: Iterable[str]) -> None:
+    """Raise InvalidArgument where one of ``keys``, which have updates in the target, is the same cursor in another
+    history: some of them may have been taken back by the restore between the two.
+    """
+    name = key.partition(_HISTORY)[0]
+    if any(each != key and each.partition(_HISTORY)[0] == name for each in keys):
+        raise InvalidArgument(
+            "this target has updates from before the location was restored, or from after that",
+            hint="make a new sink or cursor, which begins with the contents, and deliver it into an empty place",
+            cursor=name,
+        )
