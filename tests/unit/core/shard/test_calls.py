@@ -486,6 +486,18 @@ def test_application_that_is_said_to_be_new_is_taken_and_forgotten_like_others()
     assert isinstance(apply(state, marked(state, 102, "new", new_since=first), FEW)[1], c.CannotTell)
 
 
+@pytest.mark.parametrize("before", [None, "job"])
+def test_token_is_not_repeated_as_another_version(before: str | None):
+    """It would be answered for what the token appended, and the version stay open to other updates."""
+    transaction = c.Transaction(app_id="job", version=1)
+    first = named(first_state(), 7, body=bytes(32), transaction=transaction if before else None)
+    state, _ = commit(first_state(), first)
+    again = dataclasses.replace(first, transaction=dataclasses.replace(transaction, version=2))
+    with pytest.raises(InvalidArgument, match="not as this version"):
+        apply(state, again, NOW)
+    assert apply(state, first, NOW)[1].already_committed
+
+
 def test_application_that_is_forgotten_by_name_is_asked_whether_it_is_new():
     state, _ = commit(first_state(), marked(first_state(), 0, "gone", 7))
     state, _ = commit(state, marked(state, 1, "stays", 7))

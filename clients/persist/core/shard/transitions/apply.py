@@ -172,9 +172,11 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
             return _outcome_of(found)
     # What is remembered longest comes first: it knows whose version this is, and a replay whatever its bounds are now.
     known: Any = _transaction_outcome(command, state)
+    transaction = command.transaction
     if known is None and command.token is not None:
         known = _token_outcome(command, command.token, state)
-    transaction = command.transaction
+        if transaction is not None and isinstance(known, c.Appended):
+            _check_same_version(command.token, transaction, state)
     if known is None and transaction is not None and transaction.app_id not in state.transactions:
         return application_forgotten(state, transaction)
     return known
@@ -201,6 +203,21 @@ def _token_outcome(command: c.CompareAndAppend, token: Token, state: State) -> c
             "something else was appended under this token", hint="take a new token for other updates", token=token
         )
     return c.Appended(upper=known.upper, seqno=known.seqno, already_committed=True)
+
+
+def _check_same_version(token: Token, transaction: c.Transaction, state: State) -> None:
+    """Raise InvalidArgument where what the token appended was not this version, which it would leave open to others.
+
+    An application that the shard may have forgotten may have been it.
+    """
+    if transaction.app_id in state.transactions or not state.transactions_forgotten:
+        raise InvalidArgument(
+            "these updates were appended under this token, and not as this version of the application",
+            hint="repeat the call with the transaction it had, or take a new token for another append",
+            token=token,
+            app_id=transaction.app_id,
+            version=transaction.version,
+        )
 
 
 def _transaction_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
