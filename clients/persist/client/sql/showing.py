@@ -18,7 +18,7 @@ from persist.client.sql.parse.text import one
 from persist.client.sql.results import Result
 from persist.client.sql.variables import VARIABLES, Variables
 from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.ddl.statements import CreateTable
+from persist.core.catalog.ddl.statements import AddColumns, AddedColumn, CreateTable
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
@@ -101,13 +101,17 @@ def _definition(described: Described) -> Result:
 
 
 def _with_columns(described: Described) -> str:
-    """The statement that makes it, with the columns that it has got since."""
+    """What makes it, with the columns that it has got since: where rows are their own keys these are none of them."""
     if described.kind is not ObjectType.TABLE or described.schema is None:
         return described.sql
     made = one(described.sql).statement
     if not isinstance(made, CreateTable) or made.schema == described.schema:
         return described.sql
-    return printed(replace(made, schema=described.schema))
+    if not made.multiset:
+        return printed(replace(made, schema=described.schema))
+    fields = list(described.schema.val)[len(made.schema.val) :]
+    added = AddColumns(made.name, tuple(AddedColumn(field.name, field.type) for field in fields))
+    return f"{described.sql}; {printed(added)}"
 
 
 def _schemas(statement: Show, view: CatalogView) -> Result:
