@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from client.sql.growing_worker import QUICK
+from client.sql.growing.growing_worker import QUICK
+from client.sql.growing.test_growing import check_whole, session_of, shard_of
 from client.sql.support import rows
-from client.sql.test_growing import check_whole, session_of, shard_of
 from forked import Fork, stream
 
 from persist import aio
@@ -37,7 +37,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker(place: Path, when: str = "never", seed: int = 0) -> AsyncIterator[Worker]:
-    words = ("client.sql.growing_worker", place, when, seed)
+    words = ("client.sql.growing.growing_worker", place, when, seed)
     process = await asyncio.to_thread(lambda: Fork(*words, heard=("input", "output")))
     try:
         it = Worker(process, await stream(process.output))

@@ -1,4 +1,4 @@
-"""A process that runs statements: ``growing_worker DIR WHEN SEED``, or writes rows of its own until it is told to stop.
+"""A process that runs statements: ``growing_worker DIR WHEN SEED``, or writes rows of its own until a line stops it.
 
 ``WHEN`` it is killed while it, as the leader, adds a column: ``before`` the shard has it, ``between`` that and the
 commit, ``after`` the commit; or ``never``. ``write N`` on standard input writes until a line comes, and then says what

@@ -1,4 +1,4 @@
-"""ALTER TABLE … ADD COLUMN: old rows have nothing in it, whoever knows the table as it was goes on, and nothing else
+"""ALTER TABLE … ADD COLUMN: old rows have nothing in it, who knows the table as it was goes on, and nothing else
 that was made of the table changes.
 """
 
@@ -120,7 +120,7 @@ async def test_who_opened_the_table_before_goes_on_writing_it(kind: str, tmp_pat
         tables = [await other.table(await shard_of(session), mode=mode) for _ in range(6)]
         await session.execute("alter table t add column note text")
         await session.execute("insert into t values (6, 60, 'six')")
-        # Rows without it, and with it, of those who had not heard of it.
+        # Rows without it, and with it, of those who did not know it.
         assert tables[0].schema.val.names in ([], ["n"])
         await tables[0].insert([{"id": 7, "n": 70}])
         await tables[1].insert([{"id": 8, "n": 80, "note": "eight"}])
@@ -408,7 +408,7 @@ async def test_a_shard_that_is_ahead_of_the_catalog_is_read_and_written_as_the_c
                 await session.execute("update t set n = length(note)")
             expected = [(1, 11), (3, 31), (4, 41), (5, 50), (6, 60)]
         await check_whole(client, session)
-        # The next attempt goes on, another one is told what there is, and the order does not matter.
+        # The next attempt goes on, another one is refused with what there is, and the order does not matter.
         with pytest.raises(InvalidArgument, match="another type or spelling"):
             await session.execute("alter table t add column note int")
         with pytest.raises(InvalidArgument, match="another type or spelling"):
