@@ -88,6 +88,16 @@ def test_what_reads_the_table_by_a_query_keeps_the_columns_it_was_made_of(world:
     before = {each: world.get(each) for each in ("i", "over")}
     world.run(add("t", ("n", pa.int32())))
     known = (KnownColumns(id, ("k", "v")),)
+    assert [(str(each.object_type), each.details.name) for each in world.events[-5:]] == [
+        ("view", "persist.public.v"),
+        ("materialized_view", "persist.public.m"),
+        ("cursor", "persist.public.c"),
+        ("sink", "persist.public.k"),
+        ("table", "persist.public.t"),
+    ]
+    assert world.events[-2].details == AuditAlteredV1(
+        str(world.get("k").id), "persist.public.k", "columns of persist.public.t", None, "k, v"
+    )
     assert {each: world.get(each).known for each in ("v", "m", "c", "k")} == dict.fromkeys(("v", "m", "c", "k"), known)
     assert {each: world.get(each) for each in before} == before
     assert world.get("t").narrowed(world.get("v").known).schema == ROWS

@@ -93,13 +93,16 @@ def _keep_known(it: Planning, table: Described) -> None:
     """What reads the table by a query goes on with the columns that it has now, unless it knows fewer already."""
     # Whatever comes to read it meanwhile was made of the columns that there are now, too.
     it.tx.depend_on([ITEM])
-    changed = []
+    changed, keeping = [], []
     for id in it.view.dependants(table.id):
         item = it.view.item(id)
         if item.item_type in QUERYING and not _knows(item.details.known, table.id):
             known = (*item.details.known, KnownColumns(table.id, table.column_names))
             changed.append((o.ItemKey(id), replace(item, details=replace(item.details, known=known))))
+            keeping.append((item.item_type, id))
     it.put_all(ITEM, changed)
+    for kind, id in keeping:
+        it.altered(kind, id, str(it.view.name_of(id)), f"columns of {table.name}", None, ", ".join(table.column_names))
 
 
 def _knows(known: Iterable[KnownColumns], id: Id) -> bool:
