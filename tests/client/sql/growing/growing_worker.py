@@ -24,6 +24,8 @@ from persist.settings import Settings
 QUICK = Settings(poll_first_ms=5, poll_max_ms=50, timeout_ms=30_000)
 KEYS = 12
 """Of each writer."""
+WRITES = 80
+"""Of each writer, at most."""
 
 
 def dying(method: Any, *, first: bool) -> Any:
@@ -54,7 +56,9 @@ async def write(session: SqlSession, number: int, dice: random.Random) -> dict[i
     """Rows of its own, in whatever way, until a line comes: by id, what there is of them."""
     rows: dict[int, int] = {}
     stop = asyncio.create_task(line())
-    while not stop.done():
+    for _ in range(WRITES):
+        if stop.done():
+            break
         key = number * 1000 + dice.randrange(KEYS)
         value = dice.randrange(10**6)
         if key not in rows:
@@ -71,6 +75,7 @@ async def write(session: SqlSession, number: int, dice: random.Random) -> dict[i
             del rows[key]
         else:
             rows[key] = after
+    await stop
     return rows
 
 

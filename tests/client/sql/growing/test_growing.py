@@ -290,8 +290,8 @@ async def test_a_sink_goes_on_into_the_table_that_it_made(tmp_path):
         await session.execute(TABLES["keyed"] + "insert into t values (1, 10), (2, 20)")
         await session.execute(f"create sink copy from t into sqlite (path = '{target}', table = 't')")
         for text in (
-            "alter table t add column note text; insert into t values (3, 3, 'x'); update t set note = 'y' where id = 1",
-            "update t set n = 21, note = 'z' where id = 2; delete from t where id = 3; insert into t values (4, 4, 'w')",
+            "alter table t add column b text; insert into t values (3, 3, 'x'); update t set b = 'y' where id = 1",
+            "update t set n = 21, b = 'z' where id = 2; delete from t where id = 3; insert into t values (4, 4, 'w')",
         ):
             async with await session.environment.cursor("copy") as cursor:
                 await cursor.deliver(SqliteSink(target, "t"), idle=0.3)

@@ -98,14 +98,14 @@ async def test_what_a_leader_left_that_was_killed_between_the_steps_changes_noth
 
 async def test_columns_come_while_others_write_who_know_the_table_as_it_was(tmp_path):
     async with await aio.embedded(tmp_path, settings=QUICK) as client, session_of(client) as (session,):
-        await session.execute(MADE + "; create materialized view m with (refresh on commit) as select * from t")
+        await session.execute(MADE)
         async with worker(tmp_path, seed=1) as one, worker(tmp_path, seed=2) as other:
             writers = (one, other)
             for number, each in enumerate(writers, 1):
                 each.process.tell(f"write {number}")
             for added in range(4):
                 await session.execute(f"alter table t add column c{added} text")
-                for _ in range(4):
+                for _ in range(2):
                     await session.execute(f"update t set c{added} = 'c' || id where id % 3 = {added % 3}")
                     noted = f"select count(*) from t where c{added} <> 'c' || id or (id < 1000 and n <> id * 10)"
                     assert await rows(session, noted) == [(0,)]
@@ -116,7 +116,6 @@ async def test_columns_come_while_others_write_who_know_the_table_as_it_was(tmp_
         expected = {1: 10, 2: 20, 3: 30} | {int(id): n for each in said for id, n in each.items()}
         assert dict(await rows(session, "select id, n from t")) == expected
         assert dict(await rows(session, "select * from v")) == expected
-        assert dict(await rows(session, "select * from m")) == expected
         table = await client.table(await shard_of(session), mode="wal")
         whole = await (await table.snapshot()).to_arrow()
         assert isinstance(whole, pa.Table)
