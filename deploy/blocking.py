@@ -105,7 +105,7 @@ SKIP = {
     "Cursor": {"location"},
     "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
     "Oracle": {"open", "check_ahead"},
-    "Table": {"complete_at", "complete_before", "complete_to", "wal"},
+    "Table": {"complete_at", "complete_before", "complete_to", "fitted", "wal"},
     "TableTransaction": {"add", "check_keys", "replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as"},
     "Compaction": {"begin"},

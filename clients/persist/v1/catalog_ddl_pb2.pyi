@@ -1036,6 +1036,74 @@ class SetRetainStatement(_message.Message):
 Global___SetRetainStatement: _TypeAlias = SetRetainStatement  # noqa: Y015
 
 @_typing.final
+class AddedColumn(_message.Message):
+    """AddedColumn is a column that a table gets. It may hold nothing: rows that were there before have nothing in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    ARROW_FIELD_NUMBER: _builtins.int
+    IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """name of the column."""
+    type: _builtins.str
+    """type as in TableColumn. In a request: either this or arrow."""
+    arrow: _builtins.bytes
+    """arrow is a schema message of Arrow's IPC format with this column alone, for types that have no name."""
+    if_not_exists: _builtins.bool
+    """if_not_exists: one that is there already is no error."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+        arrow: _builtins.bytes = ...,
+        if_not_exists: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow", b"arrow", "if_not_exists", b"if_not_exists", "name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddedColumn: _TypeAlias = AddedColumn  # noqa: Y015
+
+@_typing.final
+class AddColumnsStatement(_message.Message):
+    """AddColumnsStatement gives a table more columns, behind those that it has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    IF_EXISTS_FIELD_NUMBER: _builtins.int
+    if_exists: _builtins.bool
+    """if_exists: a table that is not there is no error."""
+    @_builtins.property
+    def name(self) -> Global___ObjectName:
+        """name of the table."""
+
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___AddedColumn]:
+        """columns in their order. At least one."""
+
+    def __init__(
+        self,
+        *,
+        name: Global___ObjectName | None = ...,
+        columns: _abc.Iterable[Global___AddedColumn] | None = ...,
+        if_exists: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "if_exists", b"if_exists", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddColumnsStatement: _TypeAlias = AddColumnsStatement  # noqa: Y015
+
+@_typing.final
 class AdvanceHoldStatement(_message.Message):
     """AdvanceHoldStatement moves a hold on."""
 
@@ -1274,6 +1342,7 @@ class DdlStatement(_message.Message):
     GRANT_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     SET_SYSTEM_FIELD_NUMBER: _builtins.int
+    ADD_COLUMNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def create_database(self) -> Global___CreateDatabaseStatement:
         """create_database makes a database."""
@@ -1362,6 +1431,10 @@ class DdlStatement(_message.Message):
     def set_system(self) -> Global___SetSystemStatement:
         """set_system sets a system variable."""
 
+    @_builtins.property
+    def add_columns(self) -> Global___AddColumnsStatement:
+        """add_columns gives a table more columns."""
+
     def __init__(
         self,
         *,
@@ -1387,12 +1460,13 @@ class DdlStatement(_message.Message):
         grant: Global___GrantStatement | None = ...,
         comment: Global___CommentStatement | None = ...,
         set_system: Global___SetSystemStatement | None = ...,
+        add_columns: Global___AddColumnsStatement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledge", b"acknowledge", "adopt", b"adopt", "advance_hold", b"advance_hold", "comment", b"comment", "create_cursor", b"create_cursor", "create_database", b"create_database", "create_hold", b"create_hold", "create_index", b"create_index", "create_materialized_view", b"create_materialized_view", "create_role", b"create_role", "create_schema", b"create_schema", "create_sink", b"create_sink", "create_source", b"create_source", "create_table", b"create_table", "create_view", b"create_view", "drop", b"drop", "grant", b"grant", "leave", b"leave", "rename", b"rename", "set_owner", b"set_owner", "set_retain", b"set_retain", "set_system", b"set_system", "statement", b"statement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledge", b"acknowledge", "add_columns", b"add_columns", "adopt", b"adopt", "advance_hold", b"advance_hold", "comment", b"comment", "create_cursor", b"create_cursor", "create_database", b"create_database", "create_hold", b"create_hold", "create_index", b"create_index", "create_materialized_view", b"create_materialized_view", "create_role", b"create_role", "create_schema", b"create_schema", "create_sink", b"create_sink", "create_source", b"create_source", "create_table", b"create_table", "create_view", b"create_view", "drop", b"drop", "grant", b"grant", "leave", b"leave", "rename", b"rename", "set_owner", b"set_owner", "set_retain", b"set_retain", "set_system", b"set_system", "statement", b"statement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledge", b"acknowledge", "adopt", b"adopt", "advance_hold", b"advance_hold", "comment", b"comment", "create_cursor", b"create_cursor", "create_database", b"create_database", "create_hold", b"create_hold", "create_index", b"create_index", "create_materialized_view", b"create_materialized_view", "create_role", b"create_role", "create_schema", b"create_schema", "create_sink", b"create_sink", "create_source", b"create_source", "create_table", b"create_table", "create_view", b"create_view", "drop", b"drop", "grant", b"grant", "leave", b"leave", "rename", b"rename", "set_owner", b"set_owner", "set_retain", b"set_retain", "set_system", b"set_system", "statement", b"statement"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledge", b"acknowledge", "add_columns", b"add_columns", "adopt", b"adopt", "advance_hold", b"advance_hold", "comment", b"comment", "create_cursor", b"create_cursor", "create_database", b"create_database", "create_hold", b"create_hold", "create_index", b"create_index", "create_materialized_view", b"create_materialized_view", "create_role", b"create_role", "create_schema", b"create_schema", "create_sink", b"create_sink", "create_source", b"create_source", "create_table", b"create_table", "create_view", b"create_view", "drop", b"drop", "grant", b"grant", "leave", b"leave", "rename", b"rename", "set_owner", b"set_owner", "set_retain", b"set_retain", "set_system", b"set_system", "statement", b"statement"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_statement: _TypeAlias = _typing.Literal["create_database", "create_schema", "create_role", "create_table", "create_source", "create_view", "create_materialized_view", "create_index", "create_hold", "create_cursor", "create_sink", "adopt", "leave", "rename", "set_owner", "set_retain", "advance_hold", "acknowledge", "drop", "grant", "comment", "set_system"]  # noqa: Y015
+    _WhichOneofReturnType_statement: _TypeAlias = _typing.Literal["create_database", "create_schema", "create_role", "create_table", "create_source", "create_view", "create_materialized_view", "create_index", "create_hold", "create_cursor", "create_sink", "adopt", "leave", "rename", "set_owner", "set_retain", "advance_hold", "acknowledge", "drop", "grant", "comment", "set_system", "add_columns"]  # noqa: Y015
     _WhichOneofArgType_statement: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_statement) -> _WhichOneofReturnType_statement | None: ...
 

@@ -1323,6 +1323,7 @@ class CatalogItemDetails(_message.Message):
     ASKS_TIME_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     timeline: _builtins.str
     """timeline of its own. Unset: that of what it is fed by, or of what it reads."""
     schema: _builtins.bytes
@@ -1357,6 +1358,10 @@ class CatalogItemDetails(_message.Message):
     def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogItemOption]:
         """options by name, rising."""
 
+    @_builtins.property
+    def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatalogKnownColumns]:
+        """known columns of what its query reads, where that has got more since. Of what is not listed: all."""
+
     def __init__(
         self,
         *,
@@ -1372,10 +1377,11 @@ class CatalogItemDetails(_message.Message):
         asks_time: _builtins.bool = ...,
         query: _builtins.str = ...,
         options: _abc.Iterable[Global___CatalogItemOption] | None = ...,
+        known: _abc.Iterable[Global___CatalogKnownColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by", "_refresh", b"_refresh", "_retain", b"_retain", "_timeline", b"_timeline", "fed_by", b"fed_by", "refresh", b"refresh", "retain", b"retain", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by", "_refresh", b"_refresh", "_retain", b"_retain", "_timeline", b"_timeline", "asks_time", b"asks_time", "claims_epoch", b"claims_epoch", "depends_on", b"depends_on", "fed_by", b"fed_by", "mode", b"mode", "multiset", b"multiset", "options", b"options", "query", b"query", "refresh", b"refresh", "retain", b"retain", "schema", b"schema", "timeline", b"timeline"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by", "_refresh", b"_refresh", "_retain", b"_retain", "_timeline", b"_timeline", "asks_time", b"asks_time", "claims_epoch", b"claims_epoch", "depends_on", b"depends_on", "fed_by", b"fed_by", "known", b"known", "mode", b"mode", "multiset", b"multiset", "options", b"options", "query", b"query", "refresh", b"refresh", "retain", b"retain", "schema", b"schema", "timeline", b"timeline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fed_by: _TypeAlias = _typing.Literal["fed_by"]  # noqa: Y015
     _WhichOneofArgType__fed_by: _TypeAlias = _typing.Literal["_fed_by", b"_fed_by"]  # noqa: Y015
@@ -1395,6 +1401,36 @@ class CatalogItemDetails(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timeline) -> _WhichOneofReturnType__timeline | None: ...
 
 Global___CatalogItemDetails: _TypeAlias = CatalogItemDetails  # noqa: Y015
+
+@_typing.final
+class CatalogKnownColumns(_message.Message):
+    """CatalogKnownColumns are the columns of an item that a query was made of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def id(self) -> Global___CatalogId:
+        """id of the item that has more columns by now."""
+
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """columns that it had."""
+
+    def __init__(
+        self,
+        *,
+        id: Global___CatalogId | None = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatalogKnownColumns: _TypeAlias = CatalogKnownColumns  # noqa: Y015
 
 @_typing.final
 class CatalogItemKey(_message.Message):

@@ -52,6 +52,7 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "CreateCursorStatement.reads": 1_000,
     "CreateCursorStatement.meant": 1_000,
     "CreateIndexStatement.columns": 256,
+    "AddColumnsStatement.columns": 1_000,
     "CreateHoldStatement.objects": 1_000,
     "CreateHoldStatement.all_of": 2,
     "CreateSinkStatement.options": 256,

@@ -131,6 +131,12 @@ STATEMENTS = st.one_of(
     st.builds(ddl.CreateSchema, NAMES, st.none() | NAMES, st.booleans()),
     st.builds(_table, QUALIFIED, COLUMNS, st.integers(0, 3), st.none() | RETAINED, st.booleans()),
     st.builds(
+        ddl.AddColumns,
+        QUALIFIED,
+        st.lists(st.builds(ddl.AddedColumn, NAMES, TYPES, st.booleans()), min_size=1, max_size=3).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(
         ddl.CreateHold,
         QUALIFIED,
         st.lists(QUALIFIED, min_size=1, max_size=3).map(tuple),
@@ -257,9 +263,11 @@ def test_what_is_not_supported_is_named(text):
 @pytest.mark.parametrize(
     ("change", "reason", "remedy"),
     [
-        ("add column c int", "not added", "SWAP WITH"),
-        ("add if not exists c int not null default 3", "not added", "SWAP WITH"),
-        ("add c int", "not added", "SWAP WITH"),
+        ("add column c int default 3", "hold the value at every time", "UPDATE"),
+        ("add if not exists c int not null default 3", "hold the value at every time", "UPDATE"),
+        ("add column c int, add d int not null", "rows before it have no value", "SWAP WITH"),
+        ("add c int primary key", "rows before it have no value", "SWAP WITH"),
+        ("add column c int references u (id)", "this constraint is not supported", "docs/sql.md"),
         ("drop column c", "would have to become equal at every time", "CREATE VIEW"),
         ("drop column if exists c cascade", "would have to become equal at every time", "CREATE VIEW"),
         ("drop c", "would have to become equal at every time", "CREATE VIEW"),
@@ -273,6 +281,33 @@ def test_columns_of_a_table_do_not_change_and_it_is_said_why(change, reason, rem
     with pytest.raises(SqlNotSupported, match=reason) as refused:
         parse(f"alter table s.t {change}")
     assert remedy in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("add column c int", [("c", pa.int32(), False)]),
+        ('add "C d" numeric(12, 2)', [("C d", pa.decimal128(12, 2), False)]),
+        ("add column if not exists C text null", [("c", pa.string(), True)]),
+        (
+            "add a int[], add column if not exists b timestamptz",
+            [("a", pa.list_(pa.field("element", pa.int32())), False), ("b", pa.timestamp("us", "UTC"), True)],
+        ),
+    ],
+)
+def test_columns_are_added(text, columns):
+    assert one(f"alter table if exists s.t {text}").statement == ddl.AddColumns(
+        QualifiedName("t", "s"), tuple(ddl.AddedColumn(*each) for each in columns), if_exists=True
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["add column c", "add column", "add c int d", "add c int,", "add c int, d int", "add (c int)"]
+)
+def test_what_is_no_column_is_not_added(text):
+    with pytest.raises((SqlSyntax, SqlNotSupported)) as refused:
+        parse(f"alter table t {text}")
+    assert refused.value.details["line"] == "1"
 
 
 @pytest.mark.parametrize(

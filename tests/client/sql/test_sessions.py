@@ -573,17 +573,27 @@ async def test_what_a_table_at_rest_releases_nobody_reads_with(monkeypatch: pyte
 async def test_what_refusals_to_change_columns_propose_does_it():
     async with sessions() as (session,):
         await session.execute("create table t (id int primary key, n smallint); insert into t values (1, 7), (2, null)")
-        for change in ("add column note text", "alter column n type bigint", "drop column n", "rename column n to m"):
+        for change in (
+            "add column note text not null",
+            "add column note text default 'x'",
+            "alter column n type bigint",
+            "drop column n",
+            "rename column n to m",
+        ):
             with pytest.raises(SqlNotSupported):
                 await session.execute(f"alter table t {change}")
         await session.execute(
             """
-            create table wider (id int primary key, n bigint, note text);
-            insert into wider (id, n) select id, n from t;
+            create table wider (id int primary key, n bigint, note text not null);
+            insert into wider select id, n, 'x' from t;
             alter table t swap with wider;
-            create view renamed as select id, n as m from t
+            create view renamed as select id, n as m from t;
+            alter table t add column more text;
+            update t set more = 'y'
             """
         )
         await session.execute("insert into t values (3, 5368709120, 'x')")
-        assert await rows(session, "select * from t order by id") == [(1, 7, None), (2, None, None), (3, 5 << 30, "x")]
+        assert await rows(session, "select * from t order by id") == [
+            (1, 7, "x", "y"), (2, None, "x", "y"), (3, 5 << 30, "x", None)
+        ]  # fmt: skip
         assert await rows(session, "select * from renamed where id > 1 order by id") == [(2, None), (3, 5 << 30)]

@@ -33,7 +33,7 @@ SMALL_INTS = {"oid", "replication_factor", "workers", "column"}
 OF_3: dict[str, type[Message]] = {"item": v3.CatalogItemValueV3, "hold": v3.CatalogHoldValueV3}
 OF_2: dict[str, type[Message]] = {**OF_3, "cluster_replica": v2.CatalogClusterReplicaValueV2}
 OF_1: dict[str, type[Message]] = {**OF_2, "timestamp": v1.CatalogTimestampValueV1}
-OLDER: dict[int, dict[str, type[Message]]] = {1: OF_1, 2: OF_2, 3: OF_3, 4: {}}
+OLDER: dict[int, dict[str, type[Message]]] = {1: OF_1, 2: OF_2, 3: OF_3, 4: {}, 5: {}}
 """Values that a data version had in another form."""
 YOUNGER = {CURSOR: 4}
 """Kinds that came with a data version."""

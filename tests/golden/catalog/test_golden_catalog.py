@@ -36,6 +36,7 @@ from persist.core.catalog.values import (
     ItemDetails,
     ItemOption,
     ItemVersion,
+    KnownColumns,
     ManagedCluster,
     ObjectType,
     Refresh,
@@ -65,12 +66,14 @@ DETAILS = ItemDetails(
     query="q",
     options=(ItemOption("a", "b"),),
 )
+KNOWING = ItemDetails(known=(KnownColumns(Id(Space.USER, 5), ("a", "b")), KnownColumns(Id(Space.USER, 6), ())))
 
 UPGRADED = {
-    1: "e3488f124b00dee1ec10a3412d63662d0cb44a0d55ca84af34ea3c0c4232cda1",
-    2: "69076a8429b4d6660c9528e689a55920102864ef08848241b38d992557ad6bae",
-    3: "9fdf68aca4578cda855b19edbd4f0384814767b367b2a8060b204972436b6b93",
-    4: "deb9cea2a873142b23bce74667fa05f0ba6bd8272535f229a16074536736c167",
+    1: "33eec3b80ffa465aeb9089597693d3cae1f72a29b9a3cb34d073a9ccf74afb81",
+    2: "7fc3438c3df745e762de925f4989e6ff5da8f722b5c8474d928271792c3baf08",
+    3: "a26e9e59fcd0cf1bb8e8cce1fe3f55347f6a4f09dcb9020b5ca20955a0a00b77",
+    4: "36b2aeaa1b40220f970dc404c8656d4d680907971a6f6cdb1149c58aa345de5a",
+    5: "c1b3a79ce0e030e8b0f4163f88b270f9f78dd8d4dada14e4126fea87e32821e6",
 }
 """SHA-256 of the rows that each stored version becomes."""
 
@@ -115,6 +118,15 @@ ROWS = [
         ),
         "0a020801",
         "0a02080712017418132201782a020801420208005a310a03552e7812020805120210041a020806220200012a00320208073a0377616c4001480150015a017162060a0161120162",
+    ),
+    (
+        (
+            "item",
+            ItemKey(Id(Space.USER, 1)),
+            Item(Id(Space.USER, 7), "t", ObjectType.VIEW, "x", ME, global_id=Id(Space.USER, 0), details=KNOWING),
+        ),
+        "0a020801",
+        "0a02080712017418032201782a020801420208005a126a0a0a0208051201611201626a040a020806",
     ),
     (
         (

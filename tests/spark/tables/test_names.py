@@ -111,3 +111,41 @@ def test_what_is_written_by_name_is_refused_where_its_keys_or_its_rows_are_not_t
         bag = parse_write({"location": place, "table": "bag"}, WRITE)
         assert found(bag, writes=True).target.shard == str(client.named("bag"))
     release(Location(directory=place))
+
+
+def test_a_column_that_sql_added_is_there_in_spark_and_null_before(spark: Any, tmp_path: Any):
+    place = str(tmp_path)
+    with persist.embedded(place) as client, client.session() as session:
+        session.execute("create table t (id bigint primary key, name text) with (retain history forever)")
+        session.execute("create table bag (id bigint) with (mode = direct)")
+        before = session.execute("insert into t values (1, 'a'), (2, 'b'); select * from t")[-1].ts
+        reader = spark.read.format("persist").options(location=place)
+        old = reader.option("table", "t").load()
+        bag = spark.createDataFrame([(1,)], "id long")
+        bag.write.format("persist").options(location=place, table="bag").mode("append").save()
+        for name in ("t", "bag"):
+            session.execute(f"alter table {name} add column note string, add n int")
+        session.execute(
+            "update t set note = 'x' where id = 1; delete from t where id = 2; insert into t values (3, 'c')"
+        )
+        # A frame that was loaded before goes on with its columns.
+        assert sorted(old.collect()) == [(1, "a"), (3, "c")]
+        assert sorted(reader.option("table", "t").load().collect()) == [(1, "a", "x", None), (3, "c", None, None)]
+        assert sorted(reader.option("table", "t").option("asOf", before).load().collect()) == [
+            (1, "a", None, None),
+            (2, "b", None, None),
+        ]
+        both = pyspark_persist.timedomain(spark, ["t", "bag"], location=place)
+        assert both["t"].columns == ["id", "name", "note", "n"]
+        assert both["bag"].collect() == [(1, None, None)]
+        both.release()
+        # Who writes past SQL gives the column or does not.
+        wide = spark.createDataFrame([(2, "y", 7)], "id long, note string, n int")
+        for frame in (bag, wide):
+            frame.write.format("persist").options(location=place, table="bag").mode("append").save()
+        assert sorted(session.execute("select id, note, n from bag order by id, n")[-1].rows, key=str) == [
+            (1, None, None),
+            (1, None, None),
+            (2, "y", 7),
+        ]
+    release(Location(directory=place))

@@ -39,7 +39,7 @@ class Table(Held):
 
     @property
     def schema(self) -> Schema:
-        """What rows look like."""
+        """What rows look like: as of when it was opened, or of the last time that it met columns added since."""
         return self._inner.schema
 
     @property

@@ -33,7 +33,7 @@ from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.literals import rows_of
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
-from persist.client.table.rows import times, updates_of
+from persist.client.table.rows import lacking, times, updates_of, widened
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
 from persist.client.table.unique import KeyTwice, check_keys
@@ -71,10 +71,11 @@ _TAGS: Final = {Insert: "INSERT", InsertRows: "INSERT", Update: "UPDATE", Delete
 
 @dataclass(slots=True)
 class Written:
-    """What a transaction does to one table: updates at time 0."""
+    """What a transaction does to one table: updates at time 0. ``schema``: of the updates, see ``whole``."""
 
     described: Described
     updates: pa.Table
+    schema: Schema
 
 
 @dataclass(slots=True)
@@ -171,19 +172,25 @@ class RowChanger:
         assert schema is not None
         if isinstance(statement, Insert | InsertRows):
             shown = await self._inserted(work, statement, target, schema)
-            old, puts = schema.updates.empty_table(), True
+            old = schema.updates.empty_table()
         else:
-            old, shown, puts = await self._matched(work, statement, target, schema)
+            old, shown, schema = await self._matched(work, statement, target, schema)
+        puts = not isinstance(statement, Delete)
         new = await self._computed(shown, updates_of, shown, schema) if puts else schema.updates.empty_table()
-        returned = await self._returned(statement, target, shown) if statement.returning else None
+        returned = None
+        if statement.returning:
+            returned = await self._returned(statement, target, shown.select(target.column_names))
         if target.mode != "wal":
             await self._direct(work, target, new)
         else:
             before = work.writes.get(target.id)
-            pieces = [times(old, -1), new] if before is None else [before.updates, times(old, -1), new]
+            pieces = [times(old, -1), new]
+            if before is not None:
+                schema = whole(before.schema, schema)
+                pieces = [widened(each, schema) for each in (before.updates, *pieces)]
             updates = pa.concat_tables(pieces)
             with _keys_of(target):
-                work.writes[target.id] = await self._computed(updates, _written, updates, target)
+                work.writes[target.id] = await self._computed(updates, _written, updates, target, schema)
         return Result(f"{_TAGS[type(statement)]} {shown.num_rows}", returned)
 
     async def commit(self, work: ChangingTransaction, deadline: "Deadline") -> int | None:
@@ -196,18 +203,21 @@ class RowChanger:
         if not writes:
             return work.ts
 
+        timeout = self._queries.variables.timeout
+
         async def happen(transaction: TableTransaction) -> TableTransaction:
             await self._check_there(work.meant, writes.values())
             await self._check_unchanged(work, transaction, deadline)
             for each in writes.values():
                 table = await self._opened(each.described, deadline)
-                transaction.insert(table, each.updates.drop_columns([TS.name]))
+                # SUBTLE: columns were added since a row was read that is the same still: it has none of them.
+                updates = await table.fitted(each.updates, timeout=timeout)
+                transaction.insert(table, updates.drop_columns([TS.name]))
             return transaction
 
         access = self._queries.access
         first = next(iter(writes.values())).described
         log = await access.log_of(first.timeline or EPOCH_MILLISECONDS)
-        timeout = self._queries.variables.timeout
         with _keys_of(*(each.described for each in writes.values())), self._sent.sending():
             done = await transact(access.client.location, log, happen, timeout=timeout)
         return done.ts
@@ -310,8 +320,8 @@ class RowChanger:
 
     async def _matched(
         self, work: ChangingTransaction, statement: Update | Delete, target: Described, schema: Schema
-    ) -> tuple[pa.Table, pa.Table, bool]:
-        """The rows a statement takes away, as updates; what it puts there instead, or took; whether it puts any."""
+    ) -> tuple[pa.Table, pa.Table, Schema]:
+        """The rows a statement takes away, as updates; what it puts there instead, or took; and the schema of both."""
         table = table_of(statement.table)
         table.meta[TARGET] = True
         table.set("alias", exp.TableAlias(this=exp.to_identifier(statement.alias, quoted=True)))
@@ -331,22 +341,48 @@ class RowChanger:
         if statement.where is not None:
             query = query.where(statement.where.copy())
         bound, names = await self._queries.bound(query, work.meant)
-        rows = await self._target_rows(work, bound, names, target)
+        rows, schema = await self._target_rows(work, bound, names, target)
         found, _ = await self._run(work, bound, names, rows)
         names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]
-        return await self._computed(found, _taken, found, rows, schema, names_of)
+        return *await self._computed(found, _taken, found, rows, schema, names_of), schema
 
     async def _target_rows(
         self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None, target: Described
-    ) -> pa.Table:
+    ) -> tuple[pa.Table, Schema]:
+        """The rows that a statement may change, with all columns that they have, and the schema of these.
+
+        SUBTLE: that may be more than the table is known to have here: a client's catalog may be some moments old, and
+        its shard gets a column before the catalog says so. Without all of its columns a row could not be taken away.
+        """
         relation = next(each for each in bound.relations.values() if each.target)
         _check_same(relation, target)
         snapshots = await self._snapshots(work, bound, names)
         work.depend_on([relation])
         written = work.writes.get(target.id)
         where = Predicate(relation.conditions) if written is None and relation.conditions else None
+        schema = await self._whole(work, snapshots[target.id], target)
         found = await snapshots[target.id].to_arrow(None, where)
-        return await self._computed(found, _present, found, written, relation.schema)
+        if written is not None:
+            schema = whole(schema, written.schema)
+        return await self._computed(found, _present, found, written, schema), schema
+
+    async def _whole(self, work: ChangingTransaction, snapshot: Snapshot, target: Described) -> Schema:
+        """Raises SqlConflict where an index answers for the table, and has not all of its columns."""
+        assert target.schema is not None
+        schema = whole(target.schema, snapshot.schema)
+        stands_in = any(
+            held.described.id != target.id for read in work.reads for id, held in read.held.items() if id == target.id
+        )
+        if stands_in:
+            assert target.data is not None
+            newest = await self._queries.access.client.schema(target.data)
+            if lacking(schema, newest.updates.names):
+                raise SqlConflict(
+                    "columns were added to the table since the time that is read",
+                    hint="nothing of this happened: repeat it",
+                    table=target.name,
+                )
+        return schema
 
     async def _run(
         self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None, target: pa.Table | None = None
@@ -363,10 +399,13 @@ class RowChanger:
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())
-                made[name] = Rows(target.append_column(ROW, numbers))
+                made[name] = Rows(target.select(each.described.column_names).append_column(ROW, numbers))
             elif written is not None:
-                found = await snapshots[each.described.id].to_arrow(None)
-                made[name] = Rows(await self._computed(found, _present, found, written, each.schema))
+                snapshot = snapshots[each.described.id]
+                found = await snapshot.to_arrow(None)
+                schema = whole(written.schema, snapshot.schema)
+                rows = await self._computed(found, _present, found, written, schema)
+                made[name] = Rows(rows.select(each.described.column_names))
             else:
                 made[name] = streamed(each, snapshots[each.described.id])
         ts = work.ts if work.ts is not None else await self._queries.now(bound, AskedTime())
@@ -414,14 +453,11 @@ class RowChanger:
                 hint="INSERT outside of BEGIN … COMMIT",
                 name=target.name,
             )
-        table = await self._opened(target, self.deadline())
-        # Another writer to its shard may have added columns.
-        rows = table.schema.updates.empty_table().drop_columns([TS.name])
-        given = pa.concat_tables([rows, new.drop_columns([TS.name])], promote_options="default").select(
-            rows.schema.names
-        )
+        table, timeout = await self._opened(target, self.deadline()), self._queries.variables.timeout
+        # Columns may have been added since this opened it, or by another writer to its shard.
+        given = (await table.fitted(new, timeout=timeout)).drop_columns([TS.name])
         with _keys_of(target), self._sent.sending():
-            work.ts = await table.insert(given, timeout=self._queries.variables.timeout)
+            work.ts = await table.insert(given, timeout=timeout)
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:
         table = await self._tables.get(described, deadline)
@@ -437,18 +473,24 @@ def _check_same(relation: BoundRelation, target: Described) -> None:
         )
 
 
-def _written(updates: pa.Table, target: Described) -> Written:
+def whole(schema: Schema, other: Schema) -> Schema:
+    """The schema with the columns behind its own that the other one has besides, as the shard of a table may."""
+    there = set(schema.updates.names)
+    more = [field for field in (*other.key, *other.val) if field.name not in there]
+    return Schema(schema.key, pa.schema([*schema.val, *more])) if more else schema
+
+
+def _written(updates: pa.Table, target: Described, schema: Schema) -> Written:
     """What the updates come to. Raises KeyTwice."""
-    assert target.schema is not None
-    found = consolidate(updates, target.schema)
+    found = consolidate(updates, schema)
     if target.is_keyed:
-        check_keys(found, target.schema)
-    return Written(target, found)
+        check_keys(found, schema)
+    return Written(target, found, schema)
 
 
 def _taken(
     found: pa.Table, rows: pa.Table, schema: Schema, assigned: Sequence[str] | None
-) -> tuple[pa.Table, pa.Table, bool]:
+) -> tuple[pa.Table, pa.Table]:
     """What a statement takes away, and what it puts there: ``found`` has the places of ``rows``, and what is assigned.
 
     ``assigned`` None: it puts nothing.
@@ -459,19 +501,19 @@ def _taken(
     taken = rows.take(found.column(0))
     old = updates_of(taken, schema)
     if assigned is None:
-        return old, taken, False
+        return old, taken
     every = [*schema.key, *schema.val]
     given = {field.name: taken.column(field.name) for field in every}
     for at, name in enumerate(assigned, 1):
         given[name] = found.column(at)
-    return old, fitted(given, every, taken.num_rows), True
+    return old, fitted(given, every, taken.num_rows)
 
 
 def _present(rows: pa.Table, written: Written | None, schema: Schema) -> pa.Table:
-    """The rows of a snapshot as a transaction sees them, each as often as it is there."""
+    """The rows of a snapshot as a transaction sees them, each as often as it is there. ``schema``: has all columns."""
     if written is not None:
-        updates = normalise(with_defaults(rows), schema)
-        rows = consolidate(pa.concat_tables([updates, written.updates]), schema)
+        updates = normalise(widened(with_defaults(rows), schema), schema)
+        rows = consolidate(pa.concat_tables([updates, widened(written.updates, schema)]), schema)
     columns = pa.schema([*schema.key, *schema.val])
     return pa.Table.from_batches([repeated(each, columns) for each in rows.to_batches()], schema=columns)
 

@@ -20,6 +20,7 @@ from persist.client.sql.run.engine import Engine, Limits, Relation
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.values import KnownColumns
 from persist.runtime import system
 
 LIMITS = Limits(threads=1)
@@ -37,7 +38,7 @@ class KeptQueries:
         try:
             offload = system().offload
             query = _query_of(await large.parsed(asked.query, None, system().now_ms(), offload))
-            bound = await large.bound(query, _Names(asked.items), Session(), offload, definite=True)
+            bound = await large.bound(query, _Names(asked.items), Session(), offload, definite=True, known=asked.known)
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
@@ -54,9 +55,12 @@ class KeptQueries:
         self._engine.close()
 
 
-def bound_of(query: str, items: tuple[Described, ...]) -> BoundQuery:
-    """The query of a view, over the items that it is made of. Raises as ``parse`` and ``bind``, and QueryFailed."""
-    return pushed(bind(_query_of(parse(query, now_ms=system().now_ms())), _Names(items), Session(), definite=True))
+def bound_of(query: str, items: tuple[Described, ...], known: tuple[KnownColumns, ...] = ()) -> BoundQuery:
+    """The query of a view, over the items that it is made of. ``known``: see ``bind``. Raises as ``parse`` and
+    ``bind``, and QueryFailed.
+    """
+    parsed = _query_of(parse(query, now_ms=system().now_ms()))
+    return pushed(bind(parsed, _Names(items), Session(), definite=True, known=known))
 
 
 def _query_of(parsed: list[Parsed]) -> exp.Expr:

@@ -3,6 +3,7 @@
 Source: collections: queries.
 """
 
+from dataclasses import replace
 from typing import NoReturn
 
 from persist.client.sql.bind.binding import Resolving
@@ -25,6 +26,11 @@ class Meant:
     def looking(self, names: Resolving) -> "Looking":
         """The same names, to one more statement."""
         return Looking(self, names)
+
+    def known_as(self, found: Described) -> Described:
+        """The item as the transaction knows it, by whatever name it came: with the columns that it had then."""
+        before = next((each for each in self.known.values() if each.id == found.id and each.data is not None), found)
+        return found if before.schema == found.schema else replace(found, schema=before.schema)
 
     def check(self, names: CatalogView) -> None:
         """Raise SqlConflict when a name means another item by now, or none as its own is gone. One whose item has
@@ -59,6 +65,8 @@ class Looking:
             raise
         if known is not None and not _is_same(known, found):
             _raise(name)
+        # SUBTLE: a table that has got more columns is the same: what is read here was read without them.
+        found = self._meant.known_as(found)
         self._found[name, session.path] = found
         return found
 

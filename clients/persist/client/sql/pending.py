@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+
 from persist.client.sql.system import CatalogNames
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
@@ -15,6 +17,7 @@ from persist.core.catalog.ddl.resolve import new_places, places
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.values import Id, ObjectType, Space
+from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX
 
 _KINDS: Final = {
@@ -56,6 +59,8 @@ class Pending:
         match statement:
             case ddl.CreateTable() | ddl.CreateView() | ddl.CreateMaterializedView():
                 self._put(statement)
+            case ddl.AddColumns(name=name, columns=columns):
+                self._grow(name, columns)
             case ddl.Drop(names=names):
                 for name in names:
                     if (full := self._find(name)) is not None:
@@ -79,6 +84,19 @@ class Pending:
             schema=statement.schema,
             query="" if isinstance(statement, ddl.CreateTable) else statement.query,
         )
+
+    def _grow(self, name: QualifiedName, columns: Sequence[ddl.AddedColumn]) -> None:
+        """SUBTLE: the item that is there with more columns. So what is made of it has no meaning to compare, as of what
+        is made here; the leader refuses a name that has come to be another's all the same where columns are missing.
+        """
+        full = self._find(name)
+        there = None if full is None else self._described(full)
+        if full is None or there is None or there.schema is None:
+            return
+        known = {each.lower() for each in there.column_names}
+        added = [pa.field(each.name, each.type) for each in columns if each.name.lower() not in known]
+        schema = Schema(there.schema.key, pa.schema([*there.schema.val, *added]))
+        self._made[full] = replace(there, schema=schema)
 
     def _rename(self, name: QualifiedName, to: str, *, swap: bool) -> None:
         former = self._find(name)

@@ -5,16 +5,20 @@ Source: collections: names.
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from persist.client.sql.errors import SqlError
 from persist.client.sql.parse.columns import written_type
+from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.statements import Show
+from persist.client.sql.parse.text import one
 from persist.client.sql.results import Result
 from persist.client.sql.variables import VARIABLES, Variables
 from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.statements import AddColumns, AddedColumn, CreateTable
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
@@ -93,7 +97,21 @@ def _columns(described: Described) -> Result:
 def _definition(described: Described) -> Result:
     if not described.sql:
         raise SqlError("this was not made by a statement", hint="SHOW COLUMNS FROM it", name=described.name)
-    return _rows({"name": [str(described.name)], "definition": [described.sql]})
+    return _rows({"name": [str(described.name)], "definition": [_with_columns(described)]})
+
+
+def _with_columns(described: Described) -> str:
+    """What makes it, with the columns that it has got since: where rows are their own keys these are none of them."""
+    if described.kind is not ObjectType.TABLE or described.schema is None:
+        return described.sql
+    made = one(described.sql).statement
+    if not isinstance(made, CreateTable) or made.schema == described.schema:
+        return described.sql
+    if not made.multiset:
+        return printed(replace(made, schema=described.schema))
+    fields = list(described.schema.val)[len(made.schema.val) :]
+    added = AddColumns(made.name, tuple(AddedColumn(field.name, field.type) for field in fields))
+    return f"{described.sql}; {printed(added)}"
 
 
 def _schemas(statement: Show, view: CatalogView) -> Result:

@@ -124,7 +124,7 @@ class TableShard:
         return await (await self._opened(deadline)).downgrade_since(since, timeout=seconds(deadline))
 
     async def renew(self, deadline: Deadline) -> None:
-        """Write with the newest schema from now on."""
+        """Write with the newest schema from now on. Two RPCs. Raises LeaseExpired: the location was restored."""
         writer = await self.client.open_writer(self.shard, timeout=seconds(deadline))
         self.upper.use(writer)
         self.writer = writer

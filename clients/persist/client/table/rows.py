@@ -4,7 +4,7 @@ Source: catalog-semantics.md section 4.2, table writes.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -47,11 +47,28 @@ def times(updates: pa.Table, factor: int) -> pa.Table:
 
 
 def widened(updates: pa.Table, schema: Schema) -> pa.Table:
-    """Updates of an earlier schema as this one has them: null in the val columns that were added since."""
+    """Updates of an earlier schema as this one has them: null in the val columns that were added since.
+
+    Raises SchemaMismatch for columns that this one has not: without them an update would be another one.
+    """
+    if more := lacking(schema, updates.schema.names):
+        raise SchemaMismatch(
+            "the updates have columns that the schema has not", hint=f"it has {schema.updates.names}", unknown=more
+        )
     for field in schema.val:
         if field.name not in updates.schema.names:
             updates = updates.append_column(field, pa.nulls(updates.num_rows, field.type))
     return updates if updates.schema.names == schema.updates.names else updates.select(schema.updates.names)
+
+
+def lacking(schema: Schema, names: Iterable[str]) -> list[str]:
+    """Those of these columns of updates that a schema has not."""
+    return sorted(set(names) - set(schema.updates.names))
+
+
+def wider(one: Schema, other: Schema) -> Schema:
+    """The later of two schemas of one shard: each has what those before it had."""
+    return other if len(other.val) > len(one.val) else one
 
 
 def at_time(updates: pa.Table, ts: int) -> pa.Table:

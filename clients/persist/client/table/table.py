@@ -3,7 +3,7 @@
 Source: catalog-semantics.md sections 4.2 (table writes) and 5.3; docs/adr/0009-tables.md.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
@@ -19,8 +19,10 @@ from persist.client.table.rows import (
     body_of,
     check_distinct,
     keys_of,
+    lacking,
     replacing,
     updates_of,
+    widened,
 )
 from persist.client.table.unique import KeyTwice, adds, check_free
 from persist.client.table.wal import of_table, writes_of
@@ -31,7 +33,7 @@ from persist.core.frontier import Antichain, AntichainLike
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
-from persist.errors import NotYetAvailable
+from persist.errors import NotYetAvailable, SchemaMismatch
 from persist.retry.attempts import certain
 from persist.retry.deadline import Backoff, Deadline
 
@@ -100,7 +102,7 @@ class Table(Stays):
 
     @property
     def schema(self) -> Schema:
-        """What rows look like."""
+        """What rows look like: as of when it was opened, or of the last time that it met columns added since."""
         return self._data.writer.schema
 
     @property
@@ -126,13 +128,13 @@ class Table(Stays):
         known any more, are InvalidArgument. Three RPCs, and uploads. Raises InvalidArgument (also a primary key that
         is there already), SchemaMismatch, and with a primary key NotYetAvailable (others came first).
         """
-        return await self._write(updates_of(rows, self.schema), transaction, timeout)
+        return await self._write(await self._updates(rows, 1, timeout), transaction, timeout)
 
     async def retract(
         self, rows: RowsLike, *, transaction: Transaction | None = None, timeout: float | None = None
     ) -> int:
         """Take whole rows away, which must be there: this is not checked. Raises as ``insert``."""
-        return await self._write(updates_of(rows, self.schema, diff=-1), transaction, timeout)
+        return await self._write(await self._updates(rows, -1, timeout), transaction, timeout)
 
     async def upsert(self, rows: RowsLike, *, timeout: float | None = None) -> int:
         """Put rows in the place of those with the same keys, if any; no other write happens between looking and
@@ -142,7 +144,7 @@ class Table(Stays):
         be changed it may be that of an earlier write. Five RPCs or more. Raises InvalidArgument (two rows with one
         key), SchemaMismatch, NotYetAvailable (others came first).
         """
-        new = updates_of(rows, self.schema)
+        new = await self._updates(rows, 1, timeout)
         check_distinct(keys := keys_of(new, self.schema))
         return await self._replace(keys, new, timeout)
 
@@ -197,6 +199,15 @@ class Table(Stays):
         upper = await self._data.upper.read(deadline)
         return upper if self.wal is None else max(upper, await self.wal.upper.read(deadline))
 
+    async def fitted(self, updates: pa.Table, *, timeout: float | None = None) -> pa.Table:
+        """Updates with all columns of ``schema``, null in those that were added since they were made.
+
+        Where they have more, columns were added since this was opened, which it looks for: two RPCs then. Raises
+        SchemaMismatch: there are no such columns.
+        """
+        await self._know(updates.schema.names, self._location.attempts.deadline(timeout))
+        return widened(updates, self.schema)
+
     async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
         """Release the history before ``since``: until then this object keeps it once it has read. One RPC.
 
@@ -224,6 +235,24 @@ class Table(Stays):
     def __repr__(self) -> str:
         return f"<Table of {self.timeline} in {self.shard} mode={self.mode}: {self.schema}>"
 
+    async def _know(self, names: Iterable[str], deadline: Deadline) -> None:
+        """Look for columns that were added, unless all of these are known."""
+        if lacking(self.schema, names):
+            await self._data.renew(deadline)
+
+    async def _updates(self, rows: RowsLike, diff: int, timeout: float | None) -> pa.Table:
+        """SUBTLE: columns may have been added since this was opened. Rows that are given once cannot be read again."""
+        try:
+            return updates_of(rows, self.schema, diff=diff)
+        except SchemaMismatch:
+            before = self.schema
+            if isinstance(rows, Iterator | pa.RecordBatchReader):
+                raise
+            await self._data.renew(self._location.attempts.deadline(timeout))
+            if self.schema == before:
+                raise
+            return updates_of(rows, self.schema, diff=diff)
+
     async def _write(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         if transaction is not None:
             body = await self._location.runtime.offload(body_of, {self.shard: updates})
@@ -247,8 +276,10 @@ class Table(Stays):
         # It lands there at least. Once it has, that this cannot be applied comes too late.
         await self._oracle.check_ahead(max(ts, self._data.upper.known), timeout=seconds(deadline))
         with self.doubts.call() as call:
-            appended = await self._data.writer.append_at_upper_as(
-                call, updates, not_before=ts, transaction=transaction, timeout=seconds(deadline)
+            # Columns may have been added while it waited.
+            writer = self._data.writer
+            appended = await writer.append_at_upper_as(
+                call, widened(updates, writer.schema), not_before=ts, transaction=transaction, timeout=seconds(deadline)
             )
             at = self._data.upper.heard(appended.upper) - 1
             await acknowledge(self._oracle, at, deadline)
@@ -318,13 +349,18 @@ class Table(Stays):
         if self.wal is not None:
             return await self._alone.replace(self, self.wal, keys, new, timeout=timeout)
 
-        async def replaced(there: "Snapshot | None") -> pa.Table:
-            schema, old = self.schema, self.schema.updates.empty_table()
-            if there is not None and len(keys):
-                old = await rows_with_keys(self._location.runtime, there, keys, schema)
-            return replacing(old, new, schema)
+        deadline = self._location.attempts.deadline(timeout)
 
-        return await self._write_at_upper(replaced, self._location.attempts.deadline(timeout))
+        async def replaced(there: "Snapshot | None") -> pa.Table:
+            old = self.schema.updates.empty_table()
+            if there is not None and len(keys):
+                # With all of their columns, whatever this knows of them: less would take nothing away.
+                old = await rows_with_keys(self._location.runtime, there, keys, there.schema)
+                await self._know(there.schema.updates.names, deadline)
+            schema = self.schema
+            return replacing(widened(old, schema), widened(new, schema), schema)
+
+        return await self._write_at_upper(replaced, deadline)
 
     async def _write_at_upper(
         self,
@@ -355,9 +391,15 @@ class Table(Stays):
         there = await certain(self._newest(upper - 1, deadline)) if upper else None
         ts = max(given, upper)
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
-        updates = at_time(await work(there), ts)
-        outcome = await self._data.writer.compare_and_append_as(
-            call, updates, upper, ts + 1, transaction=transaction, timeout=seconds(deadline)
+        updates = await work(there)
+        writer = self._data.writer
+        outcome = await writer.compare_and_append_as(
+            call,
+            at_time(widened(updates, writer.schema), ts),
+            upper,
+            ts + 1,
+            transaction=transaction,
+            timeout=seconds(deadline),
         )
         if not isinstance(outcome, Appended):
             self._data.upper.heard(outcome.upper)

@@ -105,10 +105,12 @@ class TableTransaction(Stays):
         old = table.schema.updates.empty_table()
         if len(keys):
             snapshot = await self.snapshot(table, timeout=self._timeout)
-            old = await rows_with_keys(self._wal.runtime, snapshot, keys, table.schema)
+            # With all of their columns, whatever the table knows of them: less would take nothing away.
+            old = await rows_with_keys(self._wal.runtime, snapshot, keys, snapshot.schema)
         is_first = table.shard not in self._rows
-        # Looking at the log may have found columns that were added since the table was opened.
-        self.add(table, replacing(widened(old, table.schema), widened(new, table.schema), table.schema))
+        # Looking at the log may have found columns that were added since the table was opened, too.
+        old = await table.fitted(old, timeout=self._timeout)
+        self.add(table, replacing(old, widened(new, table.schema), table.schema))
         if is_first:
             self._looked.add(table.shard)
         return self

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.keyed import rows_with_keys
-from persist.client.table.rows import keys_of
+from persist.client.table.rows import keys_of, widened, wider
 from persist.core.data.encoding import encode_key
 from persist.core.data.schema import DIFF, Schema
 from persist.core.data.update import consolidate
@@ -59,8 +59,11 @@ async def check_free(runtime: Runtime, updates: pa.Table, there: "Snapshot | Non
     keys = await computed(runtime, updates.num_rows, _keys_added, updates, schema)
     if there is None or not len(keys):
         return
-    both = pa.concat_tables([await rows_with_keys(runtime, there, keys, schema), updates])
-    await computed(runtime, both.num_rows, _check_all, both, schema)
+    # Columns may have been added since one of both was opened: a row goes only with all of its columns.
+    newest = wider(schema, there.schema)
+    old = await rows_with_keys(runtime, there, keys, there.schema)
+    both = pa.concat_tables([widened(old, newest), widened(updates, newest)])
+    await computed(runtime, both.num_rows, _check_all, both, newest)
 
 
 def _keys_added(updates: pa.Table, schema: Schema) -> pa.LargeBinaryArray:

@@ -250,6 +250,14 @@ class ItemOption:
     value: str
 
 
+@dataclass(frozen=True, slots=True)
+class KnownColumns:
+    """The columns that a query was made of where what it reads has got more since: of ``id`` these, and no others."""
+
+    id: Id
+    columns: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDetails:
     """What is known of an item besides the statement that made it.
@@ -258,7 +266,8 @@ class ItemDetails:
     in the order of the statement. ``schema``: of its rows, as shards keep schemas; empty: it has none. ``retain``
     None: as the environment has it. ``mode``: who writes its shard. ``multiset``: rows are their own keys.
     ``claims_epoch``: its times are brought, and said to be milliseconds. ``asks_time``: its ``query`` says what time it
-    is read at. ``query``: the SELECT, with every name in full. ``options`` rise by name.
+    is read at. ``query``: the SELECT, with every name in full. ``options`` rise by name. ``known``: see KnownColumns;
+    of what is not in it all columns are known.
     """
 
     timeline: str | None = None
@@ -273,6 +282,7 @@ class ItemDetails:
     asks_time: bool = False
     query: str = ""
     options: tuple[ItemOption, ...] = ()
+    known: tuple[KnownColumns, ...] = ()
 
 
 UNDETAILED: Final = ItemDetails()

@@ -23,7 +23,7 @@ from persist.core.time.hold import Interval, MaxLag, OnLag
 from persist.errors import InvalidArgument
 from persist.v1 import catalog_ddl_pb2 as pb
 from persist.v1 import catalog_objects_pb2 as objects_pb
-from persist.wire.catalog.ddl_columns import schema_in, schema_message
+from persist.wire.catalog.ddl_columns import column_in, column_message, schema_in, schema_message
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ KINDS: Final[dict[type[Statement], str]] = {
     ddl.Rename: "rename",
     ddl.SetOwner: "set_owner",
     ddl.SetRetain: "set_retain",
+    ddl.AddColumns: "add_columns",
     ddl.AdvanceHold: "advance_hold",
     ddl.Acknowledge: "acknowledge",
     ddl.Drop: "drop",
@@ -213,6 +214,8 @@ def _put(value: object, message: Message, name: str) -> None:
 def _element(value: object) -> object:
     if isinstance(value, QualifiedName):
         return name_message(value)
+    if isinstance(value, ddl.AddedColumn):
+        return column_message(value)
     if isinstance(value, Export):
         export = pb.SourceExport()
         _put_all(value, export)
@@ -269,6 +272,8 @@ def _of_message(message: Message) -> object:
             return _lag(message)
         case pb.StatementOption():
             return message.name, message.value
+        case pb.AddedColumn():
+            return column_in(message)
         case _:
             return _take(Export, message)
 

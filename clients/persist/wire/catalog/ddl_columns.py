@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from persist.core.catalog.ddl.statements import AddedColumn
 from persist.core.data.schema import Schema
 from persist.errors import InvalidArgument
 from persist.v1 import catalog_ddl_pb2 as pb
@@ -43,6 +44,35 @@ def schema_in(message: pb.TableSchema) -> Schema:
         pa.schema([field for key, field in fields if key or whole]),
         pa.schema([field for key, field in fields if not (key or whole)]),
     )
+
+
+def column_message(column: AddedColumn) -> pb.AddedColumn:
+    """The message of a column that is added: its type for people, and Arrow's form of it."""
+    field = pa.schema([pa.field(column.name, column.type)])
+    return pb.AddedColumn(
+        name=column.name,
+        type=str(column.type),
+        arrow=field.serialize().to_pybytes(),
+        if_not_exists=column.if_not_exists,
+    )
+
+
+def column_in(message: pb.AddedColumn) -> AddedColumn:
+    """The column of a message; Arrow's form counts where it is given. Raises InvalidArgument."""
+    if not message.name:
+        raise InvalidArgument("a column has a name", hint="set AddedColumn.name")
+    if not message.arrow:
+        return AddedColumn(message.name, type_of(message.type), message.if_not_exists)
+    try:
+        (field,) = pa.ipc.read_schema(pa.py_buffer(message.arrow))
+        kind = field.type
+        str(kind)  # Arrow reads texts when they are asked for.
+    except Exception as error:
+        # Bytes of others: what Arrow raises on them is many things.
+        raise InvalidArgument(
+            "no type of a column", hint="give type, or an Arrow schema of one column", column=message.name[:80]
+        ) from error
+    return AddedColumn(message.name, kind, message.if_not_exists)
 
 
 def type_of(text: str) -> pa.DataType:

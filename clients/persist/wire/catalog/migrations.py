@@ -102,7 +102,20 @@ def _hold(old: v3.CatalogHoldValueV3) -> now.CatalogHoldValue:
     return new
 
 
-STEPS: Final = (Step(1, split_timestamps), Step(2, locate_replicas), Step(3, detail_items))
+def know_columns(_: Contents) -> Iterable[tuple[Row, int]]:
+    """Version 4 to 5: items may know fewer columns of what they read than that has. None did: every row stays.
+
+    A release that does not know it would read more with a view than the view was made of, so it is refused.
+    """
+    return ()
+
+
+STEPS: Final = (
+    Step(1, split_timestamps),
+    Step(2, locate_replicas),
+    Step(3, detail_items),
+    Step(4, know_columns),
+)
 
 MIGRATIONS: Final = Migrations(STEPS, CODEC)
 """The chain up to the data version of this release, ``MIGRATIONS.current``."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import pyarrow as pa
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from unit.core.catalog.ddl.world import (
@@ -22,6 +23,8 @@ from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.plan import plan
 from persist.core.catalog.ddl.statements import (
     Acknowledge,
+    AddColumns,
+    AddedColumn,
     Adopt,
     AdvanceHold,
     CommentOn,
@@ -62,6 +65,10 @@ SESSIONS = st.sampled_from([ME, ME, ME, Session("alice")])
 Texts = st.SearchStrategy[str]
 
 
+def add(of: str, column: str) -> AddColumns:
+    return AddColumns(name(of), (AddedColumn(column, pa.int64()),))
+
+
 def statements_over(world: World) -> st.SearchStrategy[Statement]:
     """Statements about what there is, mostly, and about new names."""
 
@@ -97,6 +104,7 @@ def statements_over(world: World) -> st.SearchStrategy[Statement]:
         st.builds(lambda of, shard: Adopt(name(of), ShardId.named(shard), ROWS), NEW, st.sampled_from("xy")),
         st.builds(lambda of, cascade: Leave(name(of), cascade), there(T.TABLE), st.booleans()),
         st.builds(lambda on: SetRetain(*on, Retain(5)), of_kind),
+        st.builds(add, there(T.TABLE, T.VIEW, T.SUBSOURCE), short),
         st.builds(lambda on, text: CommentOn(*on, text), of_kind, st.none() | st.just("?")),
         st.builds(lambda on, which: Grant(which, *on, ("alice",)), of_kind, st.sampled_from("rw")),
         st.builds(lambda on: SetOwner(*on, "alice"), of_kind),
@@ -135,6 +143,9 @@ class Catalogs(RuleBasedStateMachine):
             assert world.view.get(each.id) == each
             assert each.data is not None
             assert each.data not in effects.dropped
+        for each in effects.grown:
+            assert world.view.get(each.id) == each
+            assert each not in effects.created
         for gone in effects.dropped:
             assert world.view.owner_of(gone) is None
         for held in effects.held:
@@ -180,6 +191,16 @@ class Catalogs(RuleBasedStateMachine):
             assert ItemKey(metadata.id) in items
         for comment in objects(COMMENT):
             assert comment.object_type is T.SCHEMA or items[ItemKey(comment.id)].item_type is comment.object_type
+
+    @invariant()
+    def columns_that_are_known_are_those_that_were_there_first(self) -> None:
+        view = self.world.view
+        for item in view.items():
+            for known in item.known:
+                assert known.id in item.depends_on
+                there = view.get(known.id).column_names
+                assert there[: len(known.columns)] == known.columns
+                assert len(known.columns) < len(there)
 
     @invariant()
     def shards_have_one_owner(self) -> None:

@@ -143,7 +143,7 @@ def run(rows, steps: int = 99):
     return rows
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_every_version_arrives_at_the_current_one(version):
     rows = run(at_version(version))
     assert rows == at_version(MIGRATIONS.current)
@@ -153,11 +153,11 @@ def test_every_version_arrives_at_the_current_one(version):
     assert state.objects(CLUSTER_REPLICA)[ANYWHERE].location == ManagedLocation("small", None)
 
 
-@pytest.mark.parametrize("stopped_after", [0, 1, 2, 3])
+@pytest.mark.parametrize("stopped_after", [0, 1, 2, 3, 4])
 def test_migration_stopped_after_any_step_is_taken_up_there(stopped_after):
     rows = copy.deepcopy(run(at_version(1), stopped_after))
     assert MIGRATIONS.version(rows) == 1 + stopped_after
-    assert run(rows) == at_version(4)
+    assert run(rows) == at_version(5)
 
 
 def test_step_carries_its_version_in_the_same_append():
@@ -170,18 +170,18 @@ def test_step_carries_its_version_in_the_same_append():
 
 
 def test_current_catalog_needs_no_step():
-    assert MIGRATIONS.next_step(at_version(4)) is None
+    assert MIGRATIONS.next_step(at_version(5)) is None
 
 
-@pytest.mark.parametrize("version", [0, 5, 2**40])
+@pytest.mark.parametrize("version", [0, 6, 2**40])
 def test_version_out_of_reach_is_refused_with_found_min_and_current(version):
-    rows = at_version(4)
+    rows = at_version(5)
     changed = updates((CONFIG, DATA_VERSION, Config(version)))[0].row
     rows["config"][changed.key] = changed.value
     for refuse in (MIGRATIONS.version, MIGRATIONS.next_step, MIGRATIONS.check):
         with pytest.raises(IncompatibleDataVersion) as told:
             refuse(rows)
-        assert told.value.details == {"found": str(version), "min": "1", "current": "4"}
+        assert told.value.details == {"found": str(version), "min": "1", "current": "5"}
 
 
 def test_catalog_without_a_version_is_corrupt():
@@ -192,7 +192,7 @@ def test_catalog_without_a_version_is_corrupt():
 def test_upgrade_check_tells_what_would_happen_and_changes_nothing():
     rows = at_version(1)
     before = copy.deepcopy(rows)
-    assert MIGRATIONS.check(rows) == Upgrade(1, 4, (4, 6, 14))
+    assert MIGRATIONS.check(rows) == Upgrade(1, 5, (4, 6, 14, 2))
     assert rows == before
 
 

@@ -53,6 +53,8 @@ STATEMENTS: list[Statement] = [
     ddl.Rename(ObjectType.MATERIALIZED_VIEW, FULL, "u", swap=True),
     ddl.SetOwner(ObjectType.SCHEMA, BARE, "r"),
     ddl.SetRetain(ObjectType.TABLE, BARE, Retain(None)),
+    ddl.AddColumns(BARE, (ddl.AddedColumn("c", pa.int64()),)),
+    ddl.AddColumns(FULL, (ddl.AddedColumn("c", pa.list_(pa.string())), ddl.AddedColumn("d", pa.date32(), True)), True),
     ddl.AdvanceHold(BARE),
     ddl.AdvanceHold(BARE, 0),
     ddl.Acknowledge(BARE, 0),
@@ -95,6 +97,20 @@ def test_every_statement_has_a_message_and_a_case_here():
         pb.DdlStatement(drop=pb.DropStatement(type=99, names=[pb.ObjectName(item="t")])),
         pb.DdlStatement(create_hold=pb.CreateHoldStatement(name=pb.ObjectName(item="h"), max_lag=pb.MaxLag())),
         pb.DdlStatement(set_retain=pb.SetRetainStatement(type=1, name=pb.ObjectName(item="t"))),
+        *(
+            pb.DdlStatement(add_columns=pb.AddColumnsStatement(name=pb.ObjectName(item="t"), columns=columns))
+            for columns in (
+                [],
+                [pb.AddedColumn(type="int64")],
+                [pb.AddedColumn(name="c")],
+                [pb.AddedColumn(name="c", arrow=b"?")],
+                [
+                    pb.AddedColumn(
+                        name="c", arrow=pa.schema([("c", pa.int64()), ("d", pa.int64())]).serialize().to_pybytes()
+                    )
+                ],
+            )
+        ),
     ],
     ids=lambda each: str(each.WhichOneof("statement")),
 )

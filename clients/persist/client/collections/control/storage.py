@@ -5,17 +5,25 @@ What keeps history longer is done before the commit, what gives it up after it. 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+import pyarrow as pa
+
+from persist.arrow import ArrowField
 from persist.client.collections.control.room import Room, at_once
 from persist.core.catalog.control.capability import Known, implied
 from persist.core.catalog.control.controlled import DERIVED, Controlled, controlled, stored_inputs
 from persist.core.catalog.ddl.described import Described, Frontiers
 from persist.core.catalog.ddl.effects import Effects
 from persist.core.catalog.values import Id
+from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument, NotReadable, PersistError, ShardNotFound
+from persist.errors import InvalidArgument, NotReadable, PersistError, SchemaMismatch, ShardNotFound
+
+GROWING_TRIES: Final = 8
+"""Of adding columns to a shard to which others add some at the same time."""
 
 _log = logging.getLogger("persist.control")
 
@@ -39,6 +47,7 @@ class ShardStorage:
         room = self._room
         room.handles.check()
         await at_once(self._check_keyed, [each for each in effects.created if each.is_keyed and each.sql])
+        await at_once(self._grow, effects.grown)
         places = {id: each.shard for id, each in room.picture().collections.items()}
         places |= {each.id: each.data for each in effects.created if each.data is not None}
         wanted = self._wanted(effects)
@@ -129,6 +138,29 @@ class ShardStorage:
             raise _gone(begins, since, [str(each.id)])
         await room.handles.move(shard, Antichain.of(begins))
 
+    async def _grow(self, table: Described) -> None:
+        """Its shard has all columns of the table: those that lack are added, behind whatever else it has by now.
+
+        SUBTLE: before the commit. What dies in between leaves a shard that has more than the catalog says, of which
+        readers and writers of the table see nothing; the same statement finds its column there. Three RPCs at most for
+        each try. Raises InvalidArgument: the shard has such a column of another type.
+        """
+        client, shard, schema = self._room.client, table.data, table.schema
+        assert shard is not None
+        assert schema is not None
+        for last in (*[False] * (GROWING_TRIES - 1), True):
+            newest = await client.schema(shard)
+            missing = _missing(table, schema, newest)
+            if not missing:
+                return
+            try:
+                await client.evolve_schema(shard, Schema(newest.key, pa.schema([*newest.val, *missing])))
+                return
+            except SchemaMismatch:
+                # Another program added a column since, as Spark may to a table that is written directly.
+                if last:
+                    raise
+
     async def _check_keyed(self, new: Described) -> None:
         """Raise InvalidArgument where rows are there among which no primary key was looked for: of who made the name.
 
@@ -161,6 +193,27 @@ class ShardStorage:
             given = self._room.handles.given(places[id])
             if given is None or not given.less_equal_time(time):
                 raise _gone(time, given, [str(id)])
+
+
+def _missing(table: Described, schema: Schema, newest: Schema) -> list[ArrowField]:
+    """The columns of a table that its shard has not yet. Raises InvalidArgument."""
+    known = {field.name.lower(): field for field in (*newest.key, *newest.val)}
+    missing = []
+    for field in (*schema.key, *schema.val):
+        there = known.get(field.name.lower())
+        if there is None:
+            missing.append(field)
+        elif there.name != field.name or there.type != field.type:
+            raise InvalidArgument(
+                "the shard of the table has such a column already, of another type or spelling",
+                hint="an ADD COLUMN that was broken off left it, or a program that writes to the shard: add it as it "
+                "is there, or under another name",
+                table=table.name,
+                column=field.name,
+                there=f"{there.name} {there.type}",
+                asked=f"{field.name} {field.type}",
+            )
+    return missing
 
 
 def _gone(time: int, since: Antichain | None, objects: list[str]) -> NotReadable:

@@ -29,6 +29,7 @@ from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Acknowledge, QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.data.schema import TS
+from persist.core.data.update import consolidate
 from persist.core.frontier import TIME_MAX, Antichain, check_time
 from persist.core.ids import ShardId
 from persist.core.time.isolation import Isolation
@@ -333,7 +334,7 @@ class Cursor(Stays):
             await self._reads.readers.reach(self._found, deadline)
             contents = await (await held.snapshot(self._found.ts, deadline)).to_arrow(columns)
             times = pa.repeat(pa.scalar(self._found.ts, TS.type), contents.num_rows)
-            self._rows = contents.append_column(TS, times).select(self.schema.names)
+            self._rows = self._known(contents.append_column(TS, times))
             self._until = self._found.ts + 1
             if count is None:
                 contents_now = self._rows
@@ -359,8 +360,18 @@ class Cursor(Stays):
             self._rows, self._until = self.schema.empty_table(), position
             return
         changes = await (await held.reader.diffs(begin, until, timeout=seconds(deadline))).to_arrow(columns)
-        self._rows = changes.select(self.schema.names).sort_by(TS.name)
+        self._rows = self._known(changes).sort_by(TS.name)
         self._until = TIME_MAX if until.time is None else until.time
+
+    def _known(self, updates: pa.Table) -> pa.Table:
+        """The updates with the columns that the cursor has. What differs in those alone that were added since is one
+        row here, and that one became the other no change.
+        """
+        known = updates.select(self.schema.names)
+        if known.num_columns == updates.num_columns:
+            return known
+        assert self._of.schema is not None
+        return consolidate(known, self._of.schema)
 
     async def _let_go(self, up_to: int) -> None:
         if self._rests:
@@ -449,7 +460,8 @@ def _followed(names: Names, item: Described) -> Described:
             cursor=item.name,
             query=item.query,
         )
-    return read[0]
+    # It goes on with the columns that it was made of.
+    return read[0].narrowed(item.known)
 
 
 def _names(text: str, read: list[Described]) -> bool:

@@ -429,7 +429,12 @@ def implied(held: Held) -> Antichain:
 
 
 def _indexes(names: Names, of: Described) -> list[Described]:
-    return [each for each in names.items(ObjectType.INDEX) if of.id in each.depends_on and each.data is not None]
+    """Those that have all columns of a collection: one that was made before a column was added has it not."""
+    return [
+        each
+        for each in names.items(ObjectType.INDEX)
+        if of.id in each.depends_on and each.data is not None and set(of.column_names) <= set(each.column_names)
+    ]
 
 
 def _brings_times(each: Described) -> bool:

@@ -6,6 +6,8 @@ Source: collections: readers, queries.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from persist.client.collections.naming import name_of
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Readers, timed
 from persist.client.collections.reading.contents import Contents
@@ -21,6 +23,7 @@ from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Space
 from persist.core.data.predicate import PredicateLike
+from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import Timeline
@@ -160,6 +163,7 @@ class Reads:
         if up_to is not None and up_to <= found.ts:
             raise InvalidArgument("UP TO lies before the time it begins at", up_to=up_to, as_of=found.ts)
         chosen = columns_of(held, columns)
+        schema = held.reader.schema
         if chosen is not None:
             unknown = [name for name in chosen if name not in _names_of(held.described)]
             if unknown:
@@ -175,7 +179,8 @@ class Reads:
             found.explanation,
             completing=await self.completing(held, deadline, up_to),
             at_end=lambda: self.check_there(root),
-            columns=chosen,
+            # These, to its end: columns may be added while it runs.
+            shown=schema.updates if chosen is None else _updates(schema, chosen),
             progress=progress,
             up_to=up_to,
         )
@@ -276,6 +281,11 @@ def _check_rows(root: Described) -> None:
             name=root.name,
             kind=root.kind,
         )
+
+
+def _updates(schema: Schema, columns: Sequence[str]) -> pa.Schema:
+    """The columns of updates that show these columns, in this order."""
+    return pa.schema([schema.updates.field(name) for name in (*columns, TS.name, DIFF.name)])
 
 
 def columns_of(held: Held, columns: Sequence[str] | None) -> list[str] | None:

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.collections.reading.explaining import Explanation
@@ -15,7 +16,7 @@ from persist.client.collections.reading.inputs import Held
 from persist.client.shard.handles import Stays
 from persist.client.shard.read.listen import Event, Listen, Progress, Updates
 from persist.client.timeline.register import seconds
-from persist.core.data.schema import DIFF, TS
+from persist.core.data.schema import TS
 from persist.core.frontier import Antichain
 from persist.errors import LocationError, PersistError, UsageError
 from persist.retry.tasks import ended
@@ -127,16 +128,18 @@ class Subscription(Stays):
         *,
         completing: Completing | None,
         at_end: Callable[[], Awaitable[None]],
-        columns: Sequence[str] | None,
+        shown: pa.Schema,
         progress: bool,
         up_to: int | None,
     ) -> None:
-        """``at_end`` is asked where nothing more can come: it raises, unless that is the end of the collection."""
+        """``at_end`` is asked where nothing more can come: it raises, unless that is the end of the collection.
+        ``shown``: the columns of updates.
+        """
         self._held = held
         self._at_end = at_end
         self._listen = listen
         self._explanation = explanation
-        self._columns = None if columns is None else [*columns, TS.name, DIFF.name]
+        self._shown = shown
         self._progress = progress
         self._up_to = up_to
         self._failure: PersistError | None = None
@@ -205,8 +208,7 @@ class Subscription(Stays):
         table = event.table
         if self._up_to is not None:
             table = table.filter(pc.less(table.column(TS.name), self._up_to))
-        table = table if self._columns is None else table.select(self._columns)
-        return Updates(table=table) if table.num_rows else None
+        return Updates(table=_as_shown(table, self._shown)) if table.num_rows else None
 
     async def _complete(self, completing: Completing) -> None:
         try:
@@ -215,3 +217,16 @@ class Subscription(Stays):
             # A reader that waits would wait for ever.
             self._failure = error
             await self._listen.aclose()
+
+
+def _as_shown(updates: pa.Table, shown: pa.Schema) -> pa.Table:
+    """Updates with these columns, null in those that were added after they were written. Each comes as its schema was
+    when it was read.
+    """
+    if updates.schema.names == shown.names:
+        return updates
+    there = set(updates.schema.names)
+    columns = [
+        updates.column(field.name) if field.name in there else pa.nulls(updates.num_rows, field.type) for field in shown
+    ]
+    return pa.Table.from_arrays(columns, schema=shown)

@@ -252,6 +252,7 @@ def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id
         inputs={each.id: each.data for each in stored if each.data is not None},
         items=(*stored, *_unstored(item, items)),
         asks_time=item.asks_time,
+        known=item.known,
     )
 
 

@@ -17,7 +17,7 @@ from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRu
 from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Refresh
-from persist.core.catalog.values import Id
+from persist.core.catalog.values import Id, KnownColumns
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -28,7 +28,7 @@ from persist.errors import NotReadable
 class ViewDefinition:
     """``inputs``: the stored collections that the query reads; ``items``: see ``QueryAt``.
 
-    ``asks_time``: its rows differ from time to time even if no input changes.
+    ``asks_time``: its rows differ from time to time even if no input changes. ``known``: see ``QueryAt``.
     """
 
     shard: ShardId
@@ -38,6 +38,7 @@ class ViewDefinition:
     inputs: Mapping[Id, ShardId]
     items: tuple[Described, ...]
     asks_time: bool = False
+    known: tuple[KnownColumns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,9 @@ class MaterializedView:
     async def _difference(self, time: int, upper: int) -> pa.Table:
         definition = self.definition
         inputs = {id: await each.snapshot(time) for id, each in self._inputs.items()}
-        asked = QueryAt(query=definition.query, as_of=time, items=definition.items, inputs=inputs)
+        asked = QueryAt(
+            query=definition.query, as_of=time, items=definition.items, known=definition.known, inputs=inputs
+        )
         new = await self._runner.run(asked)
         current = await self._kept.contents(upper) if upper else None
         return difference(new, current, definition.schema, time)

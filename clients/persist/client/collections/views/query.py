@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist.client.shard.read.snapshot import Snapshot
 from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.values import Id
+from persist.core.catalog.values import Id, KnownColumns
 from persist.errors import UsageError
 
 
@@ -26,11 +26,13 @@ class QueryAt:
     """A SELECT with every name in full, as items have it, over ``inputs``, all at the time ``as_of``.
 
     ``items``: what it names, and what the views that it names do: the inputs, and views that are not stored.
+    ``known``: the columns that it was made of where what it names has got more since.
     """
 
     query: str
     as_of: int
     items: tuple[Described, ...] = ()
+    known: tuple[KnownColumns, ...] = ()
     inputs: Mapping[Id, Snapshot] = field(default_factory=dict)
 
 

@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,10 +20,20 @@ from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import bound_of
 from persist.client.sql.run.engine import Engine, Limits
 from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.values import KnownColumns
 from persist.errors import PersistError
 
 BESIDE_BYTES: Final = 512 << 20
 """What it may allocate beside the memory of a query: rows on their way, and the texts themselves."""
+
+
+class Asked(NamedTuple):
+    """A query of a view, without its inputs: see QueryAt."""
+
+    query: str
+    as_of: int
+    items: tuple[Described, ...]
+    known: tuple[KnownColumns, ...]
 
 
 class Piped:
@@ -73,9 +83,9 @@ class Program:
         _bound_memory(limits)
         engine = Engine(limits)
         while True:
-            query, as_of, items = self._said.get()
+            asked = Asked(*self._said.get())
             try:
-                self._answer(query, as_of, items, engine)
+                self._answer(asked, engine)
             except (SqlLimit, MemoryError) as error:
                 message = (
                     error.message if isinstance(error, SqlLimit) else "the query needs more memory than it may have"
@@ -88,15 +98,15 @@ class Program:
                 said = f"{type(error).__name__}: {error}"[:300]
                 self._say(("failed", "the query is not understood", "say it in another way", {"problem": said}))
 
-    def _answer(self, query: str, as_of: int, items: tuple[Described, ...], engine: Engine) -> None:
-        bound = bound_of(query, items)
+    def _answer(self, asked: Asked, engine: Engine) -> None:
+        bound = bound_of(asked.query, asked.items, asked.known)
         relations = {}
         for name, each in bound.relations.items():
             columns = self._ask(("columns", each))
             assert columns is not None
             schema = pa.ipc.read_schema(pa.py_buffer(columns))
             relations[name] = Piped(each, schema, self._ask)
-        with engine.answered(bound.sql(as_of), relations) as reader:
+        with engine.answered(bound.sql(asked.as_of), relations) as reader:
             self._say(("answer", reader.schema.serialize().to_pybytes()))
             for batch in reader:
                 self._say(("rows", batch_out(batch)))

@@ -178,7 +178,7 @@ class _Conversation:
     async def outcome(self) -> pa.Table | Exception:
         """The answer, or what is wrong with the query; the process is ready for the next one then."""
         process, asked = self._process, self._asked
-        await process.say((asked.query, asked.as_of, asked.items))
+        await process.say((asked.query, asked.as_of, asked.items, asked.known))
         schema, batches, size = pa.schema([]), list[pa.RecordBatch](), 0
         try:
             while True:

@@ -4,7 +4,7 @@ Each place where a collection is named is a relation of its own, so that columns
 by itself. Views are put in the place of their names. Source: collections: queries.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from persist.client.sql.parse.text import one
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
-from persist.core.catalog.values import ObjectType
+from persist.core.catalog.values import KnownColumns, ObjectType
 from persist.core.data.predicate import Condition
 from persist.core.data.schema import Schema
 from persist.extras import extra
@@ -108,17 +108,18 @@ def bind(
     definite: bool = False,
     is_view: bool = False,
     nodes_max: int | None = None,
+    known: Sequence[KnownColumns] = (),
 ) -> BoundQuery:
     """The query, with what its names mean to the session.
 
     ``definite``: it gives the same rows whenever it is computed, or it is refused. ``is_view``: it is to be that of a
-    view, which has to be readable. Raises UnknownObject, with near
-    names and the place; SqlNotSupported; SqlError (a name that has no rows); TooLarge.
+    view, which has to be readable. ``known``: the columns it was made of where what it reads has got more since.
+    Raises UnknownObject, with near names and the place; SqlNotSupported; SqlError (a name that has no rows); TooLarge.
     """
     binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max)
     binding.count(query)
     functions.check(query, definite=definite)
-    named, bound = binding.bound(query.copy(), 0)
+    named, bound = binding.bound(query.copy(), 0, known)
     return BoundQuery(
         named=named.sql(dialect="postgres", copy=False),
         query=meant(bound),
@@ -161,8 +162,8 @@ class _Binding:
             if self._nodes_max is not None and self.nodes + len(todo) // 4 > self._nodes_max:
                 raise TooLarge
 
-    def bound(self, query: exp.Expr, depth: int) -> tuple[exp.Expr, exp.Expr]:
-        """The query with names in full, and over relations."""
+    def bound(self, query: exp.Expr, depth: int, known: Sequence[KnownColumns]) -> tuple[exp.Expr, exp.Expr]:
+        """The query with names in full, and over relations. ``known``: see ``bind``, of this query."""
         if depth > self._depth_max:
             raise SqlError("views are made of views too deeply", hint=f"at most {DEPTH_MAX} levels")
         found = []
@@ -171,7 +172,7 @@ class _Binding:
         for table in list(query.find_all(exp.Table)):
             self._check(table)
             if isinstance(table.this, exp.Identifier) and not _is_local(table):
-                found.append((table, self._resolved(table)))
+                found.append((table, self._resolved(table).narrowed(known)))
         for table, described in found:
             _name(table, described)
             if depth == 0:
@@ -234,7 +235,7 @@ class _Binding:
             statement = one(described.query).statement
             assert isinstance(statement, Select)
             self.count(statement.query)
-            _, inner = self.bound(statement.query.copy(), depth + 1)
+            _, inner = self.bound(statement.query.copy(), depth + 1, described.known)
             rest = {name: value for name, value in table.args.items() if name not in ("this", "db", "catalog")}
             columns = described.schema
             if columns is not None and not (rest.get("alias") and rest["alias"].args.get("columns")):

@@ -5,7 +5,7 @@ known from then on.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of
@@ -14,7 +14,7 @@ from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import one, parse
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
-from persist.core.catalog.values import ObjectType
+from persist.core.catalog.values import KnownColumns, ObjectType
 from persist.errors import PersistError
 from persist.extras import extra
 from persist.typed import Offload
@@ -44,14 +44,15 @@ async def bound(
     *,
     definite: bool = False,
     is_view: bool = False,
+    known: Sequence[KnownColumns] = (),
 ) -> BoundQuery:
     """As ``pushed(bind(…))``, off the loop if the query is large."""
-    binding = functools.partial(bind, session=session, definite=definite, is_view=is_view)
+    binding = functools.partial(bind, session=session, definite=definite, is_view=is_view, known=known)
     try:
         return pushed(binding(query, names, nodes_max=NODES_MAX))
     except TooLarge:
-        known = await _known(query, names, session, offload)
-    found: BoundQuery = await offload(lambda: pushed(binding(query, known)))
+        meanings = await _known(query, names, session, offload)
+    found: BoundQuery = await offload(lambda: pushed(binding(query, meanings)))
     return found
 
 

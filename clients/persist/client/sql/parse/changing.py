@@ -4,6 +4,7 @@ from typing import Final
 
 from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse import values
+from persist.client.sql.parse.columns import column
 from persist.client.sql.parse.statements import Begin, SetVariable, Show, Statement
 from persist.client.sql.parse.tokens import Tokens
 from persist.core.catalog.ddl import statements as ddl
@@ -30,10 +31,6 @@ WORDS: Final = {kind: word for word, kind in KINDS.items()}
 PRIVILEGES: Final = {"SELECT": "r", "INSERT": "a", "UPDATE": "w", "DELETE": "d", "USAGE": "U", "CREATE": "C"}
 
 _OF_COLUMNS: Final = {
-    "ADD": (
-        "columns are not added by a statement",
-        "CREATE TABLE another one with the column, INSERT INTO it … SELECT, and ALTER TABLE … SWAP WITH it",
-    ),
     "DROP": (
         "columns are not dropped: rows that differ in one alone would have to become equal at every time",
         "a view without it: CREATE VIEW v AS SELECT the others FROM the table",
@@ -48,6 +45,22 @@ _OF_COLUMNS: Final = {
     ),
 }
 """What is refused of the columns of a table, why, and what to do instead. Source: docs/adr/0021-columns-by-ids.md."""
+_NOT_ADDED: Final = {
+    "DEFAULT": (
+        "a column that is added has no default: rows before it would have to come to hold the value at every time",
+        "ADD COLUMN without it, and UPDATE … SET: rows have the value from then on",
+    ),
+    "NOT NULL": (
+        "a column that is added may be null: rows before it have no value",
+        "ADD COLUMN without NOT NULL; or CREATE TABLE another one with the column, INSERT INTO it … SELECT, and "
+        "ALTER TABLE … SWAP WITH it",
+    ),
+    "PRIMARY KEY": (
+        "a column that is added is no key: rows before it have no value",
+        "CREATE TABLE another one with the key, INSERT INTO it … SELECT, and ALTER TABLE … SWAP WITH it",
+    ),
+}
+"""What is refused of a column that is added, why, and what to do instead."""
 _CONSTRAINTS: Final = ("CONSTRAINT", "PRIMARY", "UNIQUE", "FOREIGN", "CHECK")
 """What ALTER TABLE … ADD and the like may be about, besides columns."""
 
@@ -86,7 +99,9 @@ def drop(tokens: Tokens) -> Statement:
 
 
 def alter(tokens: Tokens, now_ms: int) -> Statement:
-    """ALTER SYSTEM …; ALTER kind name RENAME TO | SWAP WITH | OWNER TO | SET (RETAIN HISTORY …) | ADVANCE [TO]."""
+    """ALTER SYSTEM …; ALTER kind name RENAME TO | SWAP WITH | OWNER TO | SET (RETAIN HISTORY …) | ADVANCE [TO] |
+    ADD COLUMN.
+    """
     tokens.expect("ALTER")
     if tokens.word("SYSTEM"):
         return _alter_system(tokens)
@@ -106,20 +121,42 @@ def alter(tokens: Tokens, now_ms: int) -> Statement:
         retain = values.retain(tokens)
         tokens.expect(")")
         return _ended(tokens, ddl.SetRetain(kind, name, retain))
+    if kind is ObjectType.TABLE and _is_of_column(tokens, "ADD"):
+        return _ended(tokens, ddl.AddColumns(name, tokens.listed(lambda: _added(tokens)), exists))
     _check_no_column(tokens, kind)
     tokens.fail(
         "RENAME TO, SWAP WITH, OWNER TO, SET (RETAIN HISTORY …)"
-        + (" or ADVANCE" if kind is ObjectType.HOLD else "")
+        + {ObjectType.HOLD: " or ADVANCE", ObjectType.TABLE: " or ADD COLUMN"}.get(kind, "")
     )  # fmt: skip
+
+
+def _added(tokens: Tokens) -> ddl.AddedColumn:
+    """ADD [COLUMN] [IF NOT EXISTS] name type. Raises SqlNotSupported for what else may be said of a column."""
+    tokens.expect("ADD")
+    if not _is_of_column(tokens):
+        tokens.fail("COLUMN")
+    tokens.word("COLUMN")
+    exists = tokens.word("IF", "NOT", "EXISTS")
+    field, constraints = column(tokens)
+    for words, (message, hint) in _NOT_ADDED.items():
+        if words in constraints:
+            raise SqlNotSupported(message, hint=hint, at=f"{field.name} … {words}")
+    return ddl.AddedColumn(field.name, field.type, exists)
+
+
+def _is_of_column(tokens: Tokens, *verbs: str) -> bool:
+    """Whether one of these verbs comes next, if any are given, and then a column rather than a constraint."""
+    at = tokens.at
+    found = not verbs or tokens.one_of(*verbs) is not None
+    is_constraint = tokens.peek is None or any(map(tokens.is_word, _CONSTRAINTS))
+    tokens.at = at
+    return found and not is_constraint
 
 
 def _check_no_column(tokens: Tokens, kind: ObjectType) -> None:
     """Raises SqlNotSupported for what would change the columns of a table."""
-    at = tokens.at
-    verb = tokens.one_of(*_OF_COLUMNS) if kind is ObjectType.TABLE else None
-    is_constraint = tokens.peek is None or any(map(tokens.is_word, _CONSTRAINTS))
-    tokens.at = at
-    if verb is not None and not is_constraint:
+    verb = next((each for each in _OF_COLUMNS if tokens.is_word(each)), None)
+    if kind is ObjectType.TABLE and verb is not None and _is_of_column(tokens, verb):
         message, hint = _OF_COLUMNS[verb]
         raise SqlNotSupported(message, hint=hint, at=f"{verb} COLUMN")
 

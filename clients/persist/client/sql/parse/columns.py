@@ -77,6 +77,12 @@ _UNSIGNED: Final = {
 }
 """What PostgreSQL has no words for: those of DuckDB, and bytes as in ``int8``."""
 
+_CONSTRAINTS: Final[dict[type[exp.Expr], str]] = {
+    exp.PrimaryKeyColumnConstraint: "PRIMARY KEY",
+    exp.NotNullColumnConstraint: "NOT NULL",
+    exp.DefaultColumnConstraint: "DEFAULT",
+}
+
 DECIMAL: Final = (38, 9)
 """Digits, and how many of them behind the point, of a NUMERIC that says nothing."""
 
@@ -105,6 +111,28 @@ def columns(tokens: Tokens) -> tuple[Schema, bool]:
         tokens.at = start
         tokens.fail("columns")
     return _schema(fields, key)
+
+
+def column(tokens: Tokens) -> tuple[ArrowField, frozenset[str]]:
+    """The next column, up to a comma or the end, as a field, and what is said of it besides: PRIMARY KEY, NOT NULL,
+    DEFAULT. Raises SqlSyntax, and others.
+    """
+    start = tokens.at
+    created = tokens.expression(tokens.comma(), after="CREATE TABLE x (", before=")")
+    parsed = created.this.expressions[0] if isinstance(created.this, exp.Schema) else None
+    if not isinstance(parsed, exp.ColumnDef):
+        tokens.at = start
+        tokens.fail("a column and its type")
+    found = {
+        words
+        for kind, words in _CONSTRAINTS.items()
+        for each in parsed.args.get("constraints") or ()
+        if isinstance(each.kind, kind) and not each.kind.args.get("allow_null")
+    }
+    rest = [each for each in parsed.args.get("constraints") or () if not isinstance(each.kind, tuple(_CONSTRAINTS))]
+    plain = parsed.copy()
+    plain.set("constraints", rest)
+    return _field(plain, []), frozenset(found)
 
 
 def _schema(columns: Sequence[tuple[ArrowField, exp.Expr]], key: Sequence[exp.Expr]) -> tuple[Schema, bool]:

@@ -261,6 +261,12 @@ def _altering(statement: ddl.Statement) -> str:
             return f"ALTER {_object(kind, name)} OWNER TO {_quoted(role)}"
         case ddl.SetRetain(kind, name, retain):
             return f"ALTER {_object(kind, name)} SET ({_retain(retain)[0]})"
+        case ddl.AddColumns(name, columns, exists):
+            added = ", ".join(
+                f"ADD COLUMN{_exists(each.if_not_exists)} {_quoted(each.name)} {written_type(each.type)}"
+                for each in columns
+            )
+            return f"ALTER TABLE{' IF EXISTS' if exists else ''} {_name(name)} {added}"
         case ddl.AdvanceHold(name, to):
             return f"ALTER HOLD {_name(name)} ADVANCE" + ("" if to is None else f" TO {to}")
         case ddl.Acknowledge(name, to):

@@ -289,6 +289,16 @@ class Tokens:
                 found = at
         return found
 
+    def comma(self) -> int:
+        """Where the next comma stands outside of all parentheses, from here on; or the end."""
+        depth = 0
+        for at in range(self.at, len(self._tokens)):
+            kind = self._tokens[at].token_type
+            depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+            if kind is TokenType.COMMA and depth == 0:
+                return at
+        return len(self._tokens)
+
     def closing(self) -> int:
         """Where the parenthesis ends that comes next. Raises SqlSyntax."""
         depth = 0
@@ -299,8 +309,8 @@ class Tokens:
                 return at
         self.fail("a closing parenthesis", token=self._tokens[self.at])
 
-    def expression(self, end: int | None = None, *, after: str = "") -> exp.Expr:
-        """What sqlglot makes of the tokens from here to ``end``, which are taken; as if ``after`` stood before them.
+    def expression(self, end: int | None = None, *, after: str = "", before: str = "") -> exp.Expr:
+        """What sqlglot makes of the tokens from here to ``end``, which are taken; as if they stood between these texts.
 
         Raises SqlSyntax.
         """
@@ -309,7 +319,9 @@ class Tokens:
             self.fail("a query")
         dialect = Dialect()
         try:
-            parsed = dialect.parser(dialect=dialect).parse([*dialect.tokenize(after), *tokens], self.text)
+            parsed = dialect.parser(dialect=dialect).parse(
+                [*dialect.tokenize(after), *tokens, *dialect.tokenize(before)], self.text
+            )
         except ParseError as error:
             known = error.errors[0] if error.errors else {}
             near = known.get("highlight") or ""

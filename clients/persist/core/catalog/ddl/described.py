@@ -3,12 +3,13 @@
 Source: docs/catalog.md; collections: names, dependencies, timelines.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh, Retain
-from persist.core.catalog.values import Acl, Id, ObjectType, RoleRef, Space
+from persist.core.catalog.values import Acl, Id, KnownColumns, ObjectType, RoleRef, Space
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -27,7 +28,8 @@ class Described:
 
     ``timeline``: its own, see ``TimedObject``. ``fed_by``: the source of a subsource. ``data``: the shard of its rows;
     None: it has none of its own (views), or they are not stored. ``mode``: ``wal`` or ``direct`` for tables. ``query``:
-    the SELECT of views and cursors, with every name in full. ``options``: what its kind has besides.
+    the SELECT of views and cursors, with every name in full. ``options``: what its kind has besides. ``known``: of what
+    it reads the columns that it was made of, where that has got more since.
     """
 
     id: Id
@@ -50,6 +52,19 @@ class Described:
     sql: str = ""
     query: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    known: tuple[KnownColumns, ...] = ()
+
+    def narrowed(self, known: Iterable[KnownColumns]) -> "Described":
+        """This item as a query knows it that was made of the columns in ``known``: without those it has got since."""
+        columns = next((each.columns for each in known if each.id == self.id), None)
+        if columns is None or self.schema is None:
+            return self
+        return replace(self, schema=self.schema.project(columns))
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns of its rows, in their order."""
+        return () if self.schema is None else (*self.schema.key.names, *self.schema.val.names)
 
     @property
     def is_keyed(self) -> bool:

@@ -35,6 +35,7 @@ class Effects:
     """``created``: collections whose shard is to be made or taken over; ``begins``: the since that one of them is to
     have, where its inputs say so. ``born``: where new ones begin that are made from nothing.
     ``held``: holds made or moved, backwards too.
+    ``grown``: tables whose shard, made earlier, is to have all columns that these have.
     ``changed``: collections whose policy or protection changed otherwise. ``dropped``: shards that no item has.
     ``left``: shards given back, which stay."""
 
@@ -42,6 +43,7 @@ class Effects:
     begins: tuple[tuple[Id, int], ...] = ()
     born: tuple[Born, ...] = ()
     held: tuple[Held, ...] = ()
+    grown: tuple[Described, ...] = ()
     changed: tuple[Id, ...] = ()
     dropped: tuple[ShardId, ...] = ()
     left: tuple[ShardId, ...] = ()

@@ -10,10 +10,11 @@ from typing import Any, Final, TypeAlias
 
 from persist.core.catalog.ddl.described import Described, Frontiers, Session
 from persist.core.catalog.ddl.effects import Effects, Executed
-from persist.core.catalog.ddl.planning import altering, creating, deriving, dropping, holding, namespaces
+from persist.core.catalog.ddl.planning import altering, creating, deriving, dropping, growing, holding, namespaces
 from persist.core.catalog.ddl.planning.context import COLLECTIONS, Planning
 from persist.core.catalog.ddl.statements import (
     Acknowledge,
+    AddColumns,
     Adopt,
     AdvanceHold,
     CommentOn,
@@ -71,6 +72,7 @@ _GROUPS: Final[Mapping[type, Plans]] = {
     Rename: altering.rename,
     SetOwner: altering.set_owner,
     SetRetain: altering.set_retain,
+    AddColumns: growing.add_columns,
     Grant: altering.grant,
     CommentOn: altering.comment_on,
     Drop: dropping.drop,

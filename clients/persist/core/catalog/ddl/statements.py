@@ -7,6 +7,8 @@ transaction. Source: design documents 4 and 5; docs/catalog.md.
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from persist.core.catalog.values import EACH_SECOND, ObjectType
 from persist.core.catalog.values import Refresh as Refresh
 from persist.core.catalog.values import Retain as Retain
@@ -251,6 +253,23 @@ class SetRetain:
     retain: Retain
 
 
+class AddedColumn(NamedTuple):
+    """A column that a table gets. It may be null: so it is in rows that were there before."""
+
+    name: str
+    type: pa.DataType
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    """ALTER TABLE name ADD COLUMN …: columns behind those that there are."""
+
+    name: QualifiedName
+    columns: tuple[AddedColumn, ...]
+    if_exists: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AdvanceHold:
     """ALTER HOLD name ADVANCE [TO to]."""
@@ -327,6 +346,7 @@ Statement: TypeAlias = (
     | Rename
     | SetOwner
     | SetRetain
+    | AddColumns
     | AdvanceHold
     | Acknowledge
     | Drop

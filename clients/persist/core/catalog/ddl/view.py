@@ -442,6 +442,7 @@ class CatalogView:
             sql=item.create_sql,
             query=details.query,
             options=tuple((option.name, option.value) for option in details.options),
+            known=details.known,
         )
 
 

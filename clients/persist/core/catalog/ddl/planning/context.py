@@ -75,6 +75,7 @@ class Planning:
     begins: dict[Id, int] = field(default_factory=dict)
     born: dict[Id, Born] = field(default_factory=dict)
     held: dict[Id, Held] = field(default_factory=dict)
+    grown: dict[Id, None] = field(default_factory=dict)
     changed: dict[Id, None] = field(default_factory=dict)
     dropped: dict[ShardId, None] = field(default_factory=dict)
     left: dict[ShardId, None] = field(default_factory=dict)
@@ -279,6 +280,8 @@ class Planning:
             begins=tuple((id, at) for id, at in self.begins.items() if id in self.created),
             born=tuple(each for id, each in self.born.items() if id in self.created),
             held=tuple(self.held.values()),
+            # What is made by this transaction is made with all of its columns.
+            grown=tuple(it for id in self.grown if id not in self.created and (it := self._there(id)) is not None),
             changed=tuple(id for id in self.changed if self._there(id) is not None),
             dropped=tuple(self.dropped),
             left=tuple(self.left),
