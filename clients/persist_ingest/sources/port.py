@@ -262,6 +262,7 @@ class Beginning:
     ``definition``: all that is needed to open it again, JSON-ready, without secrets. ``bound``: the first frontier to
     bind: all that ``snapshot`` reads lies before it, and so has the first time that was minted. ``snapshot``: tasks
     that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
+    ``pieces``: exports that it does not read, of a ReadsApart type: those are read anew once the source is recorded.
     ``settle``: makes what the definition names and only that distinguishes from another's, once it is recorded.
     """
 
@@ -269,6 +270,7 @@ class Beginning:
     reader: SourceReader
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
+    pieces: Sequence[str] = ()
     settle: Callable[[], None] = lambda: None
 
 

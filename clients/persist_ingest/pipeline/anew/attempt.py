@@ -32,7 +32,7 @@ from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
-from persist_ingest.pipeline.records import Records, Source
+from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
@@ -263,6 +263,10 @@ class Attempt:
         lower = self._client.recent_upper(shard)
         if lower.time is None or lower.time > at:
             return False
+        if not lower.time:
+            # An export that never held anything has no history: to read it as it was earlier is an error, not empty.
+            since = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
+            since.compare_and_downgrade(since.opaque, [at])
         plan = ExportPlan(
             spec=writer.batch_spec(),
             lower=lower.time,

@@ -18,6 +18,7 @@ from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications, slots
+from persist_ingest.sources.postgres.making.beginning import in_pieces
 from persist_ingest.sources.postgres.making.defining import (
     check_generated,
     check_kinds,
@@ -179,11 +180,14 @@ def _begun(
     holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
+    pieces = in_pieces(session, definition)
+    at_once = definition.of({table.export for table in definition.tables} - {*pieces})
     return Beginning(
         definition=definition.to_json(),
         reader=reader,
         bound=SourceFrontier.at(KIND, {0: point}),
-        snapshot=snapshot_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
+        snapshot=snapshot_tasks(session, at_once, schemas, snapshot, point, options.snapshot_tasks),
+        pieces=pieces,
         settle=settle,
     )
 
