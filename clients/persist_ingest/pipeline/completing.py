@@ -29,7 +29,12 @@ def is_incomplete(the_client: "persist.Client", source: Source) -> bool:
 
 
 def completed(
-    location: Location, source: Source, *, minter: str, pace: Pace | None, report: Callable[[int], None]
+    location: Location,
+    source: Source,
+    *,
+    minter: str = "",
+    pace: Pace | None = None,
+    report: Callable[[int], None] = lambda rows: None,
 ) -> Source:
     """Run this life of a source until every export that was being read holds what its upstream holds.
 

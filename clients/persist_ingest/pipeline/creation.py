@@ -72,7 +72,8 @@ def create(
 
     On a definite failure nothing of it exists afterwards. After Indeterminate it may exist: nothing was taken back, and
     what there is can be listed, and created or dropped again. Broken off while large exports are read piece by piece,
-    at ``pace``, it exists: its pipelines go on with those, and so does this call with the same options.
+    at ``pace``, it exists: its pipelines go on with those, and so does this call with the same options, which leaves
+    those stalled that cannot be read.
     ``interval_ms``: times of its bindings are rounded down
     to multiples of it. ``taken_over`` gets whose abandoned attempt was cleared away first.
 
@@ -92,7 +93,7 @@ def create(
         there = records.sources().get(name)
         if there is None or records.asked(there) != digest or not is_incomplete(the_client, there):
             raise
-        return complete(here, there, minter=minter, pace=pace, report=report)
+        return completed(here, there, minter=minter, pace=pace, report=report)
     doubt: BaseException | None = None
     try:
 
@@ -120,29 +121,15 @@ def create(
         raise
     if doubt is not None:
         raise doubt
-    return complete(here, source, minter=minter, pace=pace, report=report) if beginning.pieces else source
-
-
-def complete(
-    location: Location,
-    source: Source,
-    *,
-    minter: str = "",
-    pace: Pace | None = None,
-    report: Callable[[int], None] = lambda rows: None,
-) -> Source:
-    """Go on with a source whose creation was broken off while its exports were read; it, once all of them are there.
-
-    On a definite failure nothing of it exists afterwards. Raises SourceFailure, SourceNotFound, LocationError (its
-    pipelines, or another call, go on).
-    """
+    if not beginning.pieces:
+        return source
     try:
-        return completed(location, source, minter=minter, pace=pace, report=report)
+        return completed(here, source, minter=minter, pace=pace, report=report)
     except SourceNotFound:
         raise
     except UsageError:
         with contextlib.suppress(PersistError):
-            _dropped(location, Records(client(location.resolved())), source)
+            _dropped(here, records, source)
         raise
 
 

@@ -393,6 +393,30 @@ class ReadsApart(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """An export is going to be snapshotted again by itself, no sooner than ``at_ms`` (milliseconds since 1970).
+
+    ``definition``: of the source, which remembers that; ``hint``: what a person is told.
+    """
+
+    definition: Mapping[str, object]
+    at_ms: int
+    hint: str
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A SourceType (ReadsApart, too) whose altered exports may be snapshotted again by themselves."""
+
+    def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
+        """What is to be done about an export that was altered now; None: it waits for a person.
+
+        It does so where the source was made to, and where it happens too often: this ends, whatever the upstream does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
     """An export that a source is to have, too. ``schema``: what its shard begins with.
 

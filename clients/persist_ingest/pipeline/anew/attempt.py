@@ -90,14 +90,14 @@ class Attempt:
         stopped: threading.Event,
     ) -> None:
         """``report`` gets how many rows were read since."""
-        self._here = here
+        self.here = here
         self._client = client(here)
         self._records = Records(self._client)
         self._name = source.name
         self._source = source
         self._export = export
         self._mine = mine
-        self._kind = kind
+        self.kind = kind
         self._minter = minter
         self._pace = pace
         self._report = report
@@ -142,7 +142,7 @@ class Attempt:
         shard = self._source.exports[self._export] if known is None or known.moved else known.staging
         schema = self._client.schema(shard)
         begun = None if known is None else known.begun
-        with self._kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
+        with self.kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
             progress = known or self._begun(anew)
             self._writer = None if progress.moved else self._client.open_writer(progress.staging)
             while not self._stopped.is_set():
@@ -271,9 +271,9 @@ class Attempt:
             spec=writer.batch_spec(),
             lower=lower.time,
             upper=at + 1,
-            contents=Contents(location=self._here, shard=str(shard)),
+            contents=Contents(location=self.here, shard=str(shard)),
         )
-        staged = Contents(location=self._here, shard=before.staging)
+        staged = Contents(location=self.here, shard=before.staging)
         task = _Moving(self._export, (end.bound(0) or 1) - 1, staged, self._progressed().upper)
         done = carry_out(Work(task=task, reclocker=Reclocker.of(trace), exports={self._export: plan}))
         # After an attempt that was given up, what the export reads next may have been released.

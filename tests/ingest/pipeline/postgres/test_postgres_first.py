@@ -227,7 +227,7 @@ def test_a_pipeline_goes_on_with_a_first_snapshot_that_was_broken_off(
         raise Enough
 
     with monkeypatch.context() as broken:
-        broken.setattr("persist_ingest.pipeline.creation.complete", enough)
+        broken.setattr("persist_ingest.pipeline.creation.completed", enough)
         with pytest.raises(Enough):
             create(here, "shop", "postgres", options(shop), interval_ms=1, pace=PACE)
     assert status(here, "shop").exports[ITEMS].state == "snapshotting"

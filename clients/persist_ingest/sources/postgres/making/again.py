@@ -99,8 +99,13 @@ class TableAnew:
             yield changes
 
     def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
-        tables = tuple(replace(table, through=through.bound(0) or 0) for table in self._definition.tables)
-        return PostgresDefinition.from_json(given).within(replace(self._definition, tables=tables)).to_json()
+        definition = PostgresDefinition.from_json(given)
+        altered_ms = {table.export: table.altered_ms for table in definition.tables}
+        tables = tuple(
+            replace(table, through=through.bound(0) or 0, altered_ms=altered_ms.get(table.export, ()))
+            for table in self._definition.tables
+        )
+        return definition.within(replace(self._definition, tables=tables)).to_json()
 
 
 @contextmanager

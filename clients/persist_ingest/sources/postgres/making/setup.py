@@ -13,7 +13,15 @@ from persist import Determinate, InvalidArgument, PersistError, Schema
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, UpstreamNotOurs
+from persist_ingest.sources.port import (
+    Anew,
+    Beginning,
+    Joined,
+    SourceFailure,
+    SourceReader,
+    TakenOver,
+    UpstreamNotOurs,
+)
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition
@@ -28,6 +36,7 @@ from persist_ingest.sources.postgres.making.defining import (
     lock,
 )
 from persist_ingest.sources.postgres.making.options import Options, parse_options
+from persist_ingest.sources.postgres.making.over import taken_over
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
@@ -94,6 +103,10 @@ class PostgresSource:
         from persist_ingest.sources.postgres.making.again import begun_again
 
         return begun_again(PostgresDefinition.from_json(definition), export, schema, begun)
+
+    def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
+        """See TakesOver."""
+        return taken_over(PostgresDefinition.from_json(definition), export, now_ms)
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
@@ -403,6 +416,7 @@ def _define(
         identifies=options.set_replica_identity,
         everything=options.tables is None,
         left_out=tuple(".".join(name) for name in options.exclude_tables),
+        takes_over=options.takes_over,
     )
     excluded = _excluded(holder, options, chosen)
     return defined(holder, definition, chosen, excluded)
