@@ -111,15 +111,35 @@ class Upserts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """Versions of rows by their keys, in the upstream's order, all of it: what they replace is what the export holds.
+
+    ``present``: bool; false says that the key's row is gone, and its val fields are null. ``fresh``: bool; the key had
+    no row before, else it had one. ``unchanged``: by columns, bool; where true, the value is that of the row's earlier
+    version, under the key of the row at ``before`` (int64, a place in these rows), or its own (-1).
+    """
+
+    export: str
+    rows: pa.RecordBatch
+    offsets: ArrowArray
+    present: ArrowArray
+    fresh: ArrowArray
+    before: ArrowArray
+    unchanged: Mapping[str, ArrowArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated:
     """Everything an export held before this message is gone. Comes in order between other events."""
 
     export: str
     offset: int
     partition: Partition | None = None
+    keyed: bool = False
+    """Its rows come as ``Keyed``."""
 
 
-Event: TypeAlias = Changes | Upserts | Truncated
+Event: TypeAlias = Changes | Upserts | Keyed | Truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +306,7 @@ class Piece(Protocol):
         """Its rows, with the columns of the schema; only while its context lasts. Raises as a ReadTask's ``read``."""
         ...
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         """What the log comes to in ``[begin, end)``, for keys up to ``last``, beside what the piece has of that.
 
         ``begin``: as far as the log was taken into account before the piece was opened; ``end``: at or beyond what
@@ -304,6 +324,11 @@ class Anew(Protocol):
     @property
     def schema(self) -> Schema:
         """Its shard's, with what came since."""
+        ...
+
+    @property
+    def keyed(self) -> bool:
+        """Its log comes as ``Keyed``."""
         ...
 
     @property
@@ -327,7 +352,7 @@ class Anew(Protocol):
         """The next about ``rows`` rows behind a key; None: from the first on. Where keys have no order: all of them."""
         ...
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         """What the log comes to in ``[begin, end)`` once all pieces were read. Raises as ``Piece.changes``."""
         ...
 

@@ -17,7 +17,6 @@ from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
-from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopped, troubles, with_trouble
 from persist_ingest.sources.port import ReadsApart
@@ -147,14 +146,20 @@ def _claimed(records: Records, source: Source, export: str, goes_on: bool, attem
 
 
 def _given_back(
-    records: Records, source: Source, export: str, mine: Trouble, before: Trouble | None, work: Attempt, error: UsageError
+    records: Records,
+    source: Source,
+    export: str,
+    mine: Trouble,
+    before: Trouble | None,
+    work: Attempt,
+    error: UsageError,
 ) -> None:
     """The export is what it was. Why it could not be mended says more than why it stopped.
 
     One that ran, and whose snapshot had begun, has nothing in the log to go on from any more.
     """
     if work.progress is not None:
-        discard(client(work.here), work.progress)
+        discard(work.here, work.progress)
     runs = before is None and work.progress is None
     told = Trouble.of(error)
     if before is not None:

@@ -21,7 +21,7 @@ _SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
 Those before 6 have every column, under its own name; those before 7 take no tables in that are new; those before 8 do
 not say from where on changes of a table count, nor what was left out of tables that they had once. To those before 9 a
-person sees when a table was altered."""
+person sees when a table was altered, and they have no tables by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,8 @@ class PublishedTable:
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
     ``excluded``: columns that are left out. ``partitioned``: its rows are in its partitions, and sent as its own.
     ``through``: what it was read anew with has the log up to there, which may have forms that it is not read under.
-    ``altered_ms``: when it was altered and taken over by itself, lately.
+    ``altered_ms``: when it was altered and taken over by itself, lately. ``by_key``: its changes say of earlier rows
+    only the key, as its replica identity is its primary key.
     """
 
     export: str
@@ -73,6 +74,7 @@ class PublishedTable:
     partitioned: bool = False
     through: int = 0
     altered_ms: tuple[int, ...] = ()
+    by_key: bool = False
 
     def initial(self) -> Schema:
         """The schema of its export: primary key, then the others; without a primary key every column is key."""

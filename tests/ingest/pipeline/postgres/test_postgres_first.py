@@ -42,6 +42,7 @@ OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_
 PACE = Pace(rows=5)
 ITEMS, GOOD = "public.items", "public.good"
 ROWS, KILLS = (10_000_000, 20) if FULL else (20_000, 5)
+SLOT = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary"
 LEFT = """
 SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary),
        (SELECT count(*) FROM pg_publication)
@@ -133,7 +134,7 @@ def test_the_first_snapshot_is_killed_again_and_again_and_reads_each_piece_twice
         assert told[ITEMS].state == "snapshotting"
         assert told[ITEMS].upper == 0
         assert told[ITEMS].progress
-        held += shop.select("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary")
+        held += shop.select(SLOT)
     assert held[-1] > held[0], "the log is consumed meanwhile"
     read = status(here, "shop", ask_upstream=False).exports[ITEMS].progress
     assert read is not None
@@ -267,7 +268,7 @@ def test_the_log_is_consumed_while_no_table_runs_yet(
 
     def told(self: watching.Watch, source: Source) -> None:
         release(self, source)
-        confirmed.extend(shop.select("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary"))
+        confirmed.extend(shop.select(SLOT))
         released.release()
 
     def slowly(self: pieces.TablePiece) -> Any:

@@ -1,5 +1,6 @@
-"""A table that is altered is snapshotted again by itself, at one time, where its source was made so; and not for ever."""
+"""A table that is altered is snapshotted again by itself, at one time, where its source is made so; not for ever."""
 
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -44,10 +45,8 @@ def follows(here: Location, shop: Any, export: str, columns: str = "*") -> bool:
 
 def worked(pipeline: Pipeline, steps: int = 3) -> None:
     for _ in range(steps):
-        try:
+        with contextlib.suppress(HeldUp):
             pipeline.step()
-        except HeldUp:
-            pass
         pipeline.watch.wait()
 
 
@@ -112,7 +111,8 @@ def test_it_waits_longer_each_time_and_ends_and_a_person_need_not_wait(
     begun(here, shop)
 
     def altered(pipeline: Pipeline, number: int) -> None:
-        shop.run(f"ALTER TABLE bad ADD COLUMN c{number} int DEFAULT 7", "INSERT INTO good (id) SELECT max(id) + 1 FROM good")
+        shop.run(f"ALTER TABLE bad ADD COLUMN c{number} int DEFAULT 7")
+        shop.run("INSERT INTO good (id) SELECT max(id) + 1 FROM good")
         pipeline.step()
         assert follows(here, shop, GOOD)
 

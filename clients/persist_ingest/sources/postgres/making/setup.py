@@ -33,6 +33,7 @@ from persist_ingest.sources.postgres.making.defining import (
     check_policies,
     defined,
     initial_schema,
+    is_by_key,
     lock,
 )
 from persist_ingest.sources.postgres.making.options import Options, parse_options
@@ -262,8 +263,9 @@ def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], ma
     if existing is not None:
         _check_publication(existing, options, tables)
     if "update" in publishes:
-        for table in [*tables, *_parts(session, options, tables)]:
-            _identify(session, table, options, undo)
+        parts = _parts(session, options, tables)
+        for table in [*tables, *parts]:
+            _identify(session, table, options, undo, parts)
     if existing is None:
         # Before it is made: its answer may be lost.
         undo.append(_Step("publication", lambda later: publications.leave(later, options.publication, mark)))
@@ -368,11 +370,15 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
-def _identify(session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step]) -> None:
+def _identify(
+    session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step], parts: Sequence[Listed]
+) -> None:
     if table.identity == FULL:
         return
     statement = f"ALTER TABLE {quoted(table.schema, table.name)} REPLICA IDENTITY"
     if not options.set_replica_identity:
+        if is_by_key(session, table) and table not in parts:
+            return
         raise SourceFailure(
             "updates and deletes of this table do not say what the row was",
             hint=f"{statement} FULL, or set option setReplicaIdentity=true",
