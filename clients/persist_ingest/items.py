@@ -82,7 +82,7 @@ def create(
                 raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
             _check_same(Records(the_client), there, type_name, options, how.get("interval_ms", creation.INTERVAL_MS))
             if is_incomplete(the_client, there):
-                how = {key: each for key, each in how.items() if key in ("minter", "pace", "report")}
+                how = {key: each for key, each in how.items() if key in {"minter", "pace", "report"}}
                 there = completed(location.resolved(), there, **how)
             _adopted(the_client, names, there)
             finished(there)

@@ -1,7 +1,7 @@
 """What a source begins with where that is too large to be read at once: its exports are read in pieces, once it exists.
 
 It is a source like any other then, whose record says of each such export that it is being snapshotted, and how far.
-So whoever runs it goes on with what was broken off, and the log is consumed meanwhile.
+So a pipeline of it goes on with what was broken off, and the log is consumed meanwhile.
 Source: sources.md section 1, snapshot; docs/adr/0019-snapshots-in-pieces.md.
 """
 

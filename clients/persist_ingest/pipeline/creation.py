@@ -1,6 +1,6 @@
 """Creating a source: its name is claimed, then upstream, then its shards with the snapshot in them, the record last.
 
-What is too large to be read at once follows the record, piece by piece, as an export that joins (``completing``).
+What is too large to be read at once follows the record, in pieces, as an export that joins (``completing``).
 Until the record is there the source does not exist. What is destroyed is only ever what carries the generation of the
 life, or of the attempt, that is ended: so a late one destroys nothing of another, and after an uncertain answer
 nothing is destroyed at all.

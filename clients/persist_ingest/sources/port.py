@@ -421,7 +421,7 @@ class ReadsApart(Protocol):
 class TakenOver:
     """An export is going to be snapshotted again by itself, no sooner than ``at_ms`` (milliseconds since 1970).
 
-    ``definition``: of the source, which remembers that; ``hint``: what a person is told.
+    ``definition``: of the source, which remembers that; ``hint``: what a person may do.
     """
 
     definition: Mapping[str, object]

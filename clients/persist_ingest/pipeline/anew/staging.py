@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist import Schema
-from persist.arrow import Numbers
+from persist.arrow import ArrowArray, Numbers
 from persist_ingest.pipeline.keyed import ByKey
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.sources.port import Changes, Keyed
@@ -46,7 +46,7 @@ class Staging(AbstractContextManager["Staging"]):
         if self._by_key is not None:
             self._by_key.close()
 
-    def _times(self, rows: pa.RecordBatch) -> pa.Array:
+    def _times(self, rows: pa.RecordBatch) -> ArrowArray:
         return pa.array(np.full(rows.num_rows, self._upper, np.uint64))
 
     def _timed(self, rows: pa.RecordBatch, diffs: Numbers) -> pa.RecordBatch:
