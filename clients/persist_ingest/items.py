@@ -15,6 +15,7 @@ from persist import InvalidArgument, PersistError, ShardId, ShardNotFound, Usage
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.anew import joining
+from persist_ingest.pipeline.completing import completed, is_incomplete
 from persist_ingest.pipeline.records import Records, Source, SourceExists
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ def create(
             if _item(names, there.remap) is not None:
                 raise SourceExists("this source exists already", hint="choose another name, or drop it", source=name)
             _check_same(Records(the_client), there, type_name, options, how.get("interval_ms", creation.INTERVAL_MS))
+            if is_incomplete(the_client, there):
+                how = {key: each for key, each in how.items() if key in {"minter", "pace", "report"}}
+                there = completed(location.resolved(), there, **how)
             _adopted(the_client, names, there)
             finished(there)
             return there

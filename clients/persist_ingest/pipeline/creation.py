@@ -1,5 +1,6 @@
 """Creating a source: its name is claimed, then upstream, then its shards with the snapshot in them, the record last.
 
+What is too large to be read at once follows the record, in pieces, as an export that joins (``completing``).
 Until the record is there the source does not exist. What is destroyed is only ever what carries the generation of the
 life, or of the attempt, that is ended: so a late one destroys nothing of another, and after an uncertain answer
 nothing is destroyed at all.
@@ -18,6 +19,7 @@ from persist import Determinate, InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.claims import (
     Claim,
@@ -33,12 +35,13 @@ from persist_ingest.pipeline.claims import (
     spent,
     take,
 )
+from persist_ingest.pipeline.completing import completed, is_incomplete
 from persist_ingest.pipeline.newest.kept import forget
-from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
+from persist_ingest.pipeline.records import DATA_SINCE, Records, Source, SourceExists, SourceNotFound
 from persist_ingest.pipeline.running import SPARK_BYTES_MIN, Runner
 from persist_ingest.pipeline.state import Contents, contents_of
 from persist_ingest.pipeline.timelines import AskedTimelines
-from persist_ingest.pipeline.troubles import troubles
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, prepared
 from persist_ingest.sources.port import Announces, Beginning, BringsTimes, DropsWithin, SourceType, UpstreamNotOurs
 from persist_ingest.sources.registry import source_type
@@ -63,11 +66,15 @@ def create(
     spark_bytes_min: int = SPARK_BYTES_MIN,
     report: Callable[[int], None] = lambda rows: None,
     taken_over: Callable[[Claim], None] = lambda claim: None,
+    pace: Pace | None = None,
 ) -> Source:
     """Set a source up and make what it begins with durable.
 
     On a definite failure nothing of it exists afterwards. After Indeterminate it may exist: nothing was taken back, and
-    what there is can be listed, and created or dropped again. ``interval_ms``: times of its bindings are rounded down
+    what there is can be listed, and created or dropped again. Broken off while large exports are read piece by piece,
+    at ``pace``, it exists: its pipelines go on with those, and so does this call with the same options, which leaves
+    those stalled that cannot be read.
+    ``interval_ms``: times of its bindings are rounded down
     to multiples of it. ``taken_over`` gets whose abandoned attempt was cleared away first.
 
     Raises SourceExists, SourceCreating, ClaimLost, InvalidArgument (options), SourceFailure, LocationError.
@@ -79,7 +86,14 @@ def create(
     here = location.resolved()
     the_client = client(here)
     records = Records(the_client)
-    claim = _claimed(the_client, records, name, type_name, taken_over)
+    digest = asked_for(given, interval_ms)
+    try:
+        claim = _claimed(the_client, records, name, type_name, taken_over)
+    except SourceExists:
+        there = records.sources().get(name)
+        if there is None or records.asked(there) != digest or not is_incomplete(the_client, there):
+            raise
+        return completed(here, there, minter=minter, pace=pace, report=report)
     doubt: BaseException | None = None
     try:
 
@@ -92,7 +106,7 @@ def create(
             _check_fresh(the_client, source)
             # Before any shard: with this claim all is found that there may be.
             claim = set_up(records, claim, source)
-            records.ask(name, claim.generation, asked_for(given, interval_ms))
+            records.ask(name, claim.generation, digest)
             beginning.settle()
             _begin(here, source, beginning, minter, Runner(session, spark_bytes_min), report)
             try:
@@ -107,7 +121,16 @@ def create(
         raise
     if doubt is not None:
         raise doubt
-    return source
+    if not beginning.pieces:
+        return source
+    try:
+        return completed(here, source, minter=minter, pace=pace, report=report)
+    except SourceNotFound:
+        raise
+    except UsageError:
+        with contextlib.suppress(PersistError):
+            _dropped(here, records, source)
+        raise
 
 
 def drop(
@@ -127,9 +150,20 @@ def drop(
     InvalidArgument (a shard is an item of an environment: nothing happened), UpstreamNotOurs, and, unless forced, what
     the upstream raises.
     """
-    the_client = client(location.resolved())
-    records = Records(the_client)
-    source = records.source(name)
+    records = Records(client(location.resolved()))
+    return _dropped(location, records, records.source(name), environment=environment, force=force, left=left)
+
+
+def _dropped(
+    location: Location,
+    records: Records,
+    source: Source,
+    *,
+    environment: str = "",
+    force: bool = False,
+    left: Callable[[PersistError], None] = lambda error: None,
+) -> Source:
+    the_client, name = client(location.resolved()), source.name
     _finalize(the_client, source, environment=environment, dry_run=True)
     with _forced(force, left):
         _drop_upstream(the_client, source)
@@ -214,7 +248,7 @@ def _source(
     # Ids of shards are dead for ever once they were used: so they name a life of a source.
     remap = shard("progress", "_")
     decided = asked.decided(reader, id=remap, name=name)
-    return Source(
+    source = Source(
         name=name,
         type=claim.type,
         kind=reader.kind.value,
@@ -229,6 +263,9 @@ def _source(
         interval_ms=interval_ms,
         created_ms=system().now_ms(),
     )
+    for export in beginning.pieces:
+        source = with_trouble(source, export, Trouble(state=SNAPSHOTTING, since_ms=source.created_ms))
+    return source
 
 
 def _check_fresh(the_client: "persist.Client", source: Source) -> None:
@@ -249,7 +286,10 @@ def _begin(
     runner: Runner,
     report: Callable[[int], None],
 ) -> None:
-    """Shards, and in them what the source begins with; one that brings its times begins with its first step."""
+    """Shards, and in them what the source begins with, but for what is read in pieces.
+
+    One that brings its times begins with its first step.
+    """
     the_client = client(location)
     schemas = beginning.reader.exports()
     writers = {name: the_client.open_writer(shard, schema=schemas[name]) for name, shard in source.shards.items()}
@@ -263,6 +303,7 @@ def _begin(
         trace: RemapTrace = minter.bindings(source.remap_source)
     finally:
         minter.close()
+    whole = {name: writer for name, writer in writers.items() if name not in beginning.pieces}
     exports = {
         name: ExportPlan(
             spec=writer.batch_spec(),
@@ -270,12 +311,12 @@ def _begin(
             upper=trace.upper.time or 0,
             contents=Contents(location=location, shard=source.exports[name]),
         )
-        for name, writer in writers.items()
+        for name, writer in whole.items()
     }
     works = [Work(task=task, reclocker=Reclocker.of(trace), exports=exports) for task in beginning.snapshot]
     done = runner.run(works, report) if works else []
     # Also without a snapshot: what lies before the first binding is none of this source's.
-    for name, writer in writers.items():
+    for name, writer in whole.items():
         outcome = writer.compare_and_append_batches(prepared(done, name), [0], trace.upper)
         if isinstance(outcome, persist.UpperMismatch):
             raise InvalidArgument(

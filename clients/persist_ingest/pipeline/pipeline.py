@@ -495,7 +495,7 @@ class Pipeline:
         export = error.details.get("export")
         if not isinstance(self._type, ReadsApart) or export not in self._shards:
             return False
-        now = stall(self._records, self.source, str(export), error)
+        now = stall(self._records, self.source, str(export), error, self._type)
         if now.turn == self.source.turn and str(export) not in now.troubles:
             return False
         self.figures.failed(error)

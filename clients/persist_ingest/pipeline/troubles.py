@@ -12,7 +12,8 @@ from typing import Final
 from persist import PersistError
 from persist.runtime import system
 from persist.typed import Fields
-from persist_ingest.pipeline.records import Records, Source, SourceNotFound, source_of
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
+from persist_ingest.sources.port import TableAltered, TakesOver
 
 STALLED: Final = "stalled"
 SNAPSHOTTING: Final = "snapshotting"
@@ -68,23 +69,42 @@ def held(source: Source, silent_ms: int) -> int | None:
     One that was not begun needs nothing while no attempt was at work on it since ``silent_ms``: one that was only
     asleep finds what it begins with gone, and begins again.
     """
-    begun = [each for each in snapshotted(source).values() if each.progress or each.beat_ms >= silent_ms]
+    begun = [
+        each for each in snapshotted(source).values() if each.progress or (each.attempt and each.beat_ms >= silent_ms)
+    ]
     found = [each.progress["reached"]["hold"] if each.progress else 0 for each in begun]
     return min(found, default=None)
 
 
-def stall(records: Records, source: Source, export: str, error: PersistError) -> Source:
+def stall(records: Records, source: Source, export: str, error: PersistError, kind: object) -> Source:
     """Have an export stand aside; the source as it is recorded then, by this process or another.
 
-    Nothing is recorded where others know more than this ``source`` says, nor of the last one that runs: it keeps all.
+    Nothing is recorded where others know more than this ``source`` says, nor of the last one that runs: it keeps all;
+    unless it is taken over by itself. ``kind``: the source's type.
     """
 
     def place(now: Source) -> Source:
-        if now.turn != source.turn or export in now.troubles or running(now) == [export]:
+        if now.turn != source.turn or export in now.troubles:
             return now
-        return with_trouble(now, export, Trouble.of(error))
+        after = stopped(now, export, Trouble.of(error), error, kind)
+        return now if running(now) == [export] and troubles(after)[export].state == STALLED else after
 
     return amend(records, source, place)
+
+
+def stopped(source: Source, export: str, told: Trouble, error: PersistError, kind: object) -> Source:
+    """The source with an export that does not go on for ``told``; or that is going to be snapshotted again by itself.
+
+    The latter where its type has it so, after a change of the upstream's that another snapshot is the answer to.
+    """
+    if not isinstance(error, TableAltered) or not isinstance(kind, TakesOver):
+        return with_trouble(source, export, told)
+    taken = kind.taken_over(source.definition, export, system().now_ms())
+    if taken is None:
+        return with_trouble(source, export, told)
+    # To pipelines it is one that was abandoned, from then on.
+    again = replace(told, state=SNAPSHOTTING, hint=taken.hint, beat_ms=max(0, taken.at_ms - SILENT_MS - 1))
+    return with_trouble(replace(source, definition=taken.definition, turn=source.turn + 1), export, again)
 
 
 def amend(records: Records, source: Source, place: Callable[[Source], Source]) -> Source:

@@ -53,15 +53,15 @@ def upserted(
     in the shard, by an append of this process; no other step's. Raises NotReadable (also where the shard is known to
     be beyond ``lower``), LocationError.
     """
-    kept = _taken(contents, fields, key_names)
+    kept = taken(contents, fields, key_names)
     try:
         kept.at(lower)
         with kept.writer() as writer:
             for rows, hashes in gathered.ranges():
                 yield from changes_of(rows, hashes, kept, writer, list(fields.names), key_names)
-        kept.prepare(writer, upper, mark)
+        kept.prepare([writer.finish()], upper, mark)
     finally:
-        _given_back(contents, kept)
+        given_back(contents, kept)
 
 
 def appended(contents: Contents, mark: str) -> None:
@@ -77,7 +77,7 @@ def appended(contents: Contents, mark: str) -> None:
     except LocationError as error:
         _log.warning("changes of shard %s are read again: %s", contents.shard, error)
     finally:
-        _given_back(contents, kept)
+        given_back(contents, kept)
 
 
 def changes_of(
@@ -108,14 +108,14 @@ def changes_of(
     old_index, before_rows = newest.found(hashes[kept][first_of_key], keys)
     had = np.flatnonzero(old_index >= 0)
     if len(had):
-        yield _updates(before_rows.take(array_of(old_index[had])), kept_ts[first_of_key][had], -1, names)
+        yield updates(before_rows.take(array_of(old_index[had])), kept_ts[first_of_key][had], -1, names)
     # What a later upsert of the same key in this batch takes back.
     replaced = np.flatnonzero(~last_of_key & alive)
     if len(replaced):
-        yield _updates(rows.take(array_of(kept[replaced])), kept_ts[replaced + 1], -1, names)
+        yield updates(rows.take(array_of(kept[replaced])), kept_ts[replaced + 1], -1, names)
     fresh = np.flatnonzero(alive)
     if len(fresh):
-        yield _updates(rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
+        yield updates(rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
     ends = kept[last_of_key]
     writer.write(hashes[ends], rows.take(array_of(ends)))
 
@@ -131,7 +131,8 @@ def let_go(contents: Contents) -> None:
         kept.close()
 
 
-def _taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> Kept:
+def taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> Kept:
+    """What is kept of these, for this step alone, until it is ``given_back``."""
     # SUBTLE: the pid is part of the key because a forked child would write into its parent's files.
     kept = _held.pop((contents.key, os.getpid()), None)
     if kept is not None and kept.is_of(contents, fields):
@@ -141,12 +142,14 @@ def _taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> K
     return Kept(contents, fields, key_names)
 
 
-def _given_back(contents: Contents, kept: Kept) -> None:
+def given_back(contents: Contents, kept: Kept) -> None:
+    """Leave it to the next step of this process."""
     if _held.setdefault((contents.key, os.getpid()), kept) is not kept:
         kept.close()
 
 
-def _updates(rows: pa.Table, ts: Numbers, diff: int, names: Sequence[str]) -> pa.RecordBatch:
+def updates(rows: pa.Table, ts: Numbers, diff: int, names: Sequence[str]) -> pa.RecordBatch:
+    """Rows with their times, and one diff."""
     columns = [_flat(rows, name) for name in names]
     columns += [pa.array(ts.astype(np.uint64)), pa.array(np.full(len(ts), diff, np.int64))]
     return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])

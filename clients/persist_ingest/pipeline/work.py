@@ -17,11 +17,12 @@ from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.runtime import system
 from persist.sources import Reclocker
 from persist.typed import Record
+from persist_ingest.pipeline.keyed import ByKey
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
 from persist_ingest.pipeline.upserts import PLACES, gather, upserted
-from persist_ingest.sources.port import Changes, ReadTask, Truncated, Upserts
+from persist_ingest.sources.port import Changes, Keyed, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -92,22 +93,31 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 def timed_rows(work: Work, done: Done) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of a task that are not durable yet, with columns key…, val…, ts, diff, by export."""
     upserts: dict[str, tuple[pa.Schema, Gathered]] = {}
+    by_key: dict[str, ByKey] = {}
     try:
-        yield from _timed_rows(work, done, upserts)
+        yield from _timed_rows(work, done, upserts, by_key)
     finally:
         for _, gathered in upserts.values():
             gathered.close()
+        for each in by_key.values():
+            each.close()
 
 
 def _timed_rows(
-    work: Work, done: Done, upserts: dict[str, tuple[pa.Schema, Gathered]]
+    work: Work, done: Done, upserts: dict[str, tuple[pa.Schema, Gathered]], by_key: dict[str, ByKey]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     truncations = {export: _truncations(work, export) for export in work.exports}
     for event in work.task.read():
         plan = work.exports.get(event.export)
         if plan is None:
             raise InvalidArgument("the reader made rows of an unknown export", export=event.export)
-        if isinstance(event, Changes):
+        if isinstance(event, Keyed) or (isinstance(event, Truncated) and event.keyed):
+            if plan.lower < plan.upper:
+                if event.export not in by_key:
+                    by_key[event.export] = _by_key(plan)
+                for rows in _keyed(event, work, by_key[event.export]):
+                    yield event.export, rows
+        elif isinstance(event, Changes):
             rows = _timed(event, work.reclocker)
             wanted = _from(rows, plan.lower)
             done.reread += rows.num_rows - wanted.num_rows
@@ -127,6 +137,19 @@ def _timed_rows(
             mark = done.marks[export] = system().random_bytes(16).hex()
             for rows in upserted(gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan), mark):
                 yield export, rows
+    for export, each in by_key.items():
+        done.marks[export] = each.finish(work.exports[export].upper)
+
+
+def _by_key(plan: ExportPlan) -> ByKey:
+    schema = Schema.from_bytes(plan.spec.schema)
+    return ByKey(plan.contents, plan.lower, pa.schema([*schema.key, *schema.val]), schema.key.names)
+
+
+def _keyed(event: Keyed | Truncated, work: Work, by_key: ByKey) -> Iterator[pa.RecordBatch]:
+    if isinstance(event, Truncated):
+        return by_key.emptied(_time_of(work, event))
+    return by_key.changed(event, work.reclocker.reclock_arrow(event.offsets, None))
 
 
 def _key_names(plan: ExportPlan) -> list[str]:

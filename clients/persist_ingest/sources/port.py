@@ -111,15 +111,35 @@ class Upserts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """Versions of rows by their keys, in the upstream's order, all of it: what they replace is what the export holds.
+
+    ``present``: bool; false says that the key's row is gone, and its val fields are null. ``fresh``: bool; the key had
+    no row before, else it had one. ``unchanged``: by columns, bool; where true, the value is that of the row's earlier
+    version, under the key of the row at ``before`` (int64, a place in these rows), or its own (-1).
+    """
+
+    export: str
+    rows: pa.RecordBatch
+    offsets: ArrowArray
+    present: ArrowArray
+    fresh: ArrowArray
+    before: ArrowArray
+    unchanged: Mapping[str, ArrowArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated:
     """Everything an export held before this message is gone. Comes in order between other events."""
 
     export: str
     offset: int
     partition: Partition | None = None
+    keyed: bool = False
+    """Its rows come as ``Keyed``."""
 
 
-Event: TypeAlias = Changes | Upserts | Truncated
+Event: TypeAlias = Changes | Upserts | Keyed | Truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +282,7 @@ class Beginning:
     ``definition``: all that is needed to open it again, JSON-ready, without secrets. ``bound``: the first frontier to
     bind: all that ``snapshot`` reads lies before it, and so has the first time that was minted. ``snapshot``: tasks
     that can be read only while the context lasts; their offsets lie before ``bound``. Empty where history is upstream.
+    ``pieces``: exports that it does not read, of a ReadsApart type: those are read anew once the source is recorded.
     ``settle``: makes what the definition names and only that distinguishes from another's, once it is recorded.
     """
 
@@ -269,6 +290,7 @@ class Beginning:
     reader: SourceReader
     bound: SourceFrontier
     snapshot: Sequence[ReadTask] = ()
+    pieces: Sequence[str] = ()
     settle: Callable[[], None] = lambda: None
 
 
@@ -284,7 +306,7 @@ class Piece(Protocol):
         """Its rows, with the columns of the schema; only while its context lasts. Raises as a ReadTask's ``read``."""
         ...
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         """What the log comes to in ``[begin, end)``, for keys up to ``last``, beside what the piece has of that.
 
         ``begin``: as far as the log was taken into account before the piece was opened; ``end``: at or beyond what
@@ -302,6 +324,11 @@ class Anew(Protocol):
     @property
     def schema(self) -> Schema:
         """Its shard's, with what came since."""
+        ...
+
+    @property
+    def keyed(self) -> bool:
+        """Its log comes as ``Keyed``."""
         ...
 
     @property
@@ -325,7 +352,7 @@ class Anew(Protocol):
         """The next about ``rows`` rows behind a key; None: from the first on. Where keys have no order: all of them."""
         ...
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         """What the log comes to in ``[begin, end)`` once all pieces were read. Raises as ``Piece.changes``."""
         ...
 
@@ -386,6 +413,30 @@ class ReadsApart(Protocol):
 
         ``schema``: that of its shard. ``begun``: what an earlier call began with, which is to be gone on with under the
         schema it had. Raises SourceFailure (nothing but a correction upstream helps), LocationError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """An export is going to be snapshotted again by itself, no sooner than ``at_ms`` (milliseconds since 1970).
+
+    ``definition``: of the source, which remembers that; ``hint``: what a person may do.
+    """
+
+    definition: Mapping[str, object]
+    at_ms: int
+    hint: str
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A SourceType (ReadsApart, too) whose altered exports may be snapshotted again by themselves."""
+
+    def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
+        """What is to be done about an export that was altered now; None: it waits for a person.
+
+        It does so where the source was made to, and where it happens too often: this ends, whatever the upstream does.
         """
         ...
 

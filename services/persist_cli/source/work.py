@@ -68,6 +68,7 @@ def create_source(
     options: Mapping[str, str],
     *,
     interval_ms: int,
+    rows_per_second: int,
     minter: str,
     spark: bool,
     master: str | None,
@@ -83,6 +84,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
+            pace=ingest.Pace(rows_per_second=rows_per_second),
             finished=lambda _: note(f"an earlier creation of {name}, broken off, was finished: it is an item now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )

@@ -11,20 +11,16 @@ import difflib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
-from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
-from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopped, troubles, with_trouble
 from persist_ingest.sources.port import ReadsApart
 from persist_ingest.sources.registry import source_type
-
-if TYPE_CHECKING:
-    import persist
 
 BEATS: Final = 3
 
@@ -97,7 +93,7 @@ def read_anew(
         raise
     except UsageError as error:
         with contextlib.suppress(PersistError):
-            _given_back(records, source, export, mine, before, work.progress, error, client(here))
+            _given_back(records, source, export, mine, before, work, error)
         raise
     except BaseException:
         leave(records, source, export, mine, _left)
@@ -135,7 +131,8 @@ def _claimed(records: Records, source: Source, export: str, goes_on: bool, attem
     def place(found: Source) -> Source:
         known = troubles(found).get(export)
         is_mine = known is not None and known.attempt == attempt
-        if known is not None and known.state == SNAPSHOTTING and known.beat_ms >= now - SILENT_MS and not is_mine:
+        is_beating = known is not None and known.attempt and known.beat_ms >= now - SILENT_MS
+        if known is not None and known.state == SNAPSHOTTING and is_beating and not is_mine:
             raise InvalidArgument(
                 "this export is being snapshotted already", hint="wait for that", source=source.name, export=export
             )
@@ -154,25 +151,25 @@ def _given_back(
     export: str,
     mine: Trouble,
     before: Trouble | None,
-    progress: AnewProgress | None,
+    work: Attempt,
     error: UsageError,
-    the_client: "persist.Client",
 ) -> None:
     """The export is what it was. Why it could not be mended says more than why it stopped.
 
     One that ran, and whose snapshot had begun, has nothing in the log to go on from any more.
     """
-    if progress is not None:
-        discard(the_client, progress)
+    if work.progress is not None:
+        discard(work.here, work.progress)
+    runs = before is None and work.progress is None
     told = Trouble.of(error)
-    after = None if before is None and progress is None else told
-    if after is not None and before is not None:
-        after = replace(after, since_ms=before.since_ms)
+    if before is not None:
+        told = replace(told, since_ms=before.since_ms)
 
     def place(found: Source) -> Source:
         known = troubles(found).get(export)
-        is_mine = known is not None and known.attempt == mine.attempt
-        return with_trouble(found, export, after) if is_mine else found
+        if known is None or known.attempt != mine.attempt:
+            return found
+        return with_trouble(found, export, None) if runs else stopped(found, export, told, error, work.kind)
 
     amend(records, source, place)
 

@@ -32,9 +32,12 @@ from persist.runtime import system
 from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
-from persist_ingest.pipeline.records import Records, Source
+from persist_ingest.pipeline.anew.staging import Staging
+from persist_ingest.pipeline.newest.kept import forget
+from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
+from persist_ingest.pipeline.upserts import appended, let_go
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.port import (
     Anew,
@@ -90,14 +93,14 @@ class Attempt:
         stopped: threading.Event,
     ) -> None:
         """``report`` gets how many rows were read since."""
-        self._here = here
+        self.here = here
         self._client = client(here)
         self._records = Records(self._client)
         self._name = source.name
         self._source = source
         self._export = export
         self._mine = mine
-        self._kind = kind
+        self.kind = kind
         self._minter = minter
         self._pace = pace
         self._report = report
@@ -142,7 +145,7 @@ class Attempt:
         shard = self._source.exports[self._export] if known is None or known.moved else known.staging
         schema = self._client.schema(shard)
         begun = None if known is None else known.begun
-        with self._kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
+        with self.kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
             progress = known or self._begun(anew)
             self._writer = None if progress.moved else self._client.open_writer(progress.staging)
             while not self._stopped.is_set():
@@ -201,10 +204,10 @@ class Attempt:
             with anew.piece(reached.after, self._pace.rows) as piece:
                 for batch in piece.rows():
                     rows += batch.num_rows
-                    yield _staged(batch, np.ones(batch.num_rows, np.int64), before.upper)
+                    yield from staging.there(batch)
             end = anew.high()
             for changes in piece.changes(SourceFrontier.at(kind, {0: reached.hold}), end):
-                yield _staged(changes.rows, np.asarray(changes.diffs), before.upper)
+                yield from staging.changed(changes)
             reached = Reached(
                 hold=end.bound(0) or 0,
                 after=reached.after if piece.last is None else piece.last,
@@ -213,8 +216,10 @@ class Attempt:
                 pieces=reached.pieces + 1,
             )
 
-        batch = self._prepared(batches())
-        self._append(batch, reached)
+        with self._staging(anew) as staging:
+            batch = self._prepared(batches())
+            mark = staging.finish()
+        self._append(batch, reached, mark)
         self._report(reached.rows - before.reached.rows)
         self._rest(begun, reached.rows - before.reached.rows)
 
@@ -237,13 +242,20 @@ class Attempt:
             builder.discard()
             raise
 
-    def _append(self, batch: PreparedBatch, reached: Reached) -> None:
+    def _staging(self, anew: Anew) -> Staging:
+        before = self._progressed()
+        contents = Contents(location=self.here, shard=before.staging)
+        return Staging(contents, anew.schema, before.upper, keyed=anew.keyed)
+
+    def _append(self, batch: PreparedBatch, reached: Reached, mark: str) -> None:
         assert self._writer is not None
         before = self._progressed()
         self._save(replace(before, announced=reached))
         outcome = self._writer.compare_and_append_batches([batch], [before.upper], [before.upper + STEP])
         if isinstance(outcome, UpperMismatch):
             raise self._lost()
+        if mark and not outcome.already_committed:
+            appended(Contents(location=self.here, shard=before.staging), mark)
         # Recorded with what is announced next: until then it is what the shard's upper says.
         self.progress = replace(before, reached=reached, upper=before.upper + STEP)
 
@@ -252,10 +264,11 @@ class Attempt:
         before, kind = self._progressed(), SourceKind(self._source.kind)
         trace = self._bound(anew.high())
         begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, trace.bindings[-1].ts
-        batches = (
-            _staged(changes.rows, np.asarray(changes.diffs), before.upper) for changes in anew.changes(begin, end)
-        )
-        self._append(self._prepared(batches), replace(before.reached, hold=end.bound(0) or 0))
+        with self._staging(anew) as staging:
+            batches = (rows for changes in anew.changes(begin, end) for rows in staging.changed(changes))
+            batch = self._prepared(batches)
+            mark = staging.finish()
+        self._append(batch, replace(before.reached, hold=end.bound(0) or 0), mark)
         shard = self._source.shards[self._export]
         if self._client.schema(shard) != anew.schema:
             self._client.evolve_schema(shard, anew.schema)
@@ -263,13 +276,17 @@ class Attempt:
         lower = self._client.recent_upper(shard)
         if lower.time is None or lower.time > at:
             return False
+        if not lower.time:
+            # An export that never held anything has no history: to read it as it was earlier is an error, not empty.
+            since = self._client.open_since(DATA_SINCE, shard, purpose="history of a source")
+            since.compare_and_downgrade(since.opaque, [at])
         plan = ExportPlan(
             spec=writer.batch_spec(),
             lower=lower.time,
             upper=at + 1,
-            contents=Contents(location=self._here, shard=str(shard)),
+            contents=Contents(location=self.here, shard=str(shard)),
         )
-        staged = Contents(location=self._here, shard=before.staging)
+        staged = Contents(location=self.here, shard=before.staging)
         task = _Moving(self._export, (end.bound(0) or 1) - 1, staged, self._progressed().upper)
         done = carry_out(Work(task=task, reclocker=Reclocker.of(trace), exports={self._export: plan}))
         # After an attempt that was given up, what the export reads next may have been released.
@@ -287,7 +304,7 @@ class Attempt:
         """What was read is where it belongs: its shard goes, then the export runs."""
         progress = self._progressed()
         self._save(replace(progress, moved=True))
-        discard(self._client, progress)
+        discard(self.here, progress)
         through = SourceFrontier.at(SourceKind(self._source.kind), {0: progress.reached.hold})
 
         def place(found: Source) -> Source:
@@ -300,7 +317,7 @@ class Attempt:
     def _over(self) -> None:
         """Begin anew. The shard of what was read goes first: until then the record says that it is there."""
         if self.progress is not None:
-            discard(self._client, self.progress)
+            discard(self.here, self.progress)
             self._save(None)
 
     def _save(self, progress: AnewProgress | None) -> None:
@@ -348,10 +365,13 @@ def check_mine(found: Source, export: str, mine: Trouble) -> Trouble:
     return known
 
 
-def discard(the_client: "persist.Client", progress: AnewProgress) -> None:
+def discard(here: Location, progress: AnewProgress) -> None:
     """What was read so far goes, for good. Doing it again does nothing."""
     with contextlib.suppress(ShardNotFound):
-        the_client.finalize(progress.staging, force=True)
+        client(here).finalize(progress.staging, force=True)
+    contents = Contents(location=here, shard=progress.staging)
+    let_go(contents)
+    forget(contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +395,6 @@ class _Moving:
                 offsets=pa.array(np.full(batch.num_rows, self.offset, np.uint64)),
                 diffs=batch.column("diff"),
             )
-
-
-def _staged(rows: pa.RecordBatch, diffs: "np.typing.NDArray[np.int64]", at: int) -> pa.RecordBatch:
-    """The rows as the staging shard has them, at one of its times."""
-    times = pa.array(np.full(rows.num_rows, at, np.uint64))
-    return pa.RecordBatch.from_arrays([*rows.columns, times, pa.array(diffs)], names=[*rows.schema.names, "ts", "diff"])
 
 
 def leave(records: Records, source: Source, export: str, mine: Trouble, after: Callable[[Trouble], Trouble]) -> None:

@@ -77,7 +77,7 @@ def drop_export(location: Location, name: str, export: str, *, environment: str 
     after = amend(records, source, place)
     known = AnewProgress.of(troubles(source).get(export))
     if known is not None:
-        discard(the_client, known)
+        discard(location.resolved(), known)
     with contextlib.suppress(ShardNotFound):
         the_client.finalize(source.exports[export], force=True, environment=environment)
     kind.part(source.definition, export)

@@ -1,5 +1,7 @@
 """What a pipeline does beside its steps, in a thread: it goes on with snapshots that were abandoned.
 
+While no export runs there are no steps that would have the upstream forget anything: that is done here then.
+
 Source: catalog-semantics.md section 4.2.
 """
 
@@ -10,12 +12,15 @@ from typing import Final
 
 from persist import PersistError
 from persist.runtime import system
+from persist.sources import SourceFrontier, SourceKind
 from persist_ingest.location import Location
 from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
 from persist_ingest.pipeline.records import SILENT_MS, Source
-from persist_ingest.pipeline.troubles import snapshotted
+from persist_ingest.pipeline.troubles import held, running, snapshotted
+from persist_ingest.sources.port import SourceReader
+from persist_ingest.sources.registry import source_type
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +37,21 @@ class Watch:
         self._minter = minter
         self._pace = pace
         self._stopped = threading.Event()
+        self._reader: SourceReader | None = None
         self._thread: threading.Thread | None = None
         self._tried: dict[str, float] = {}
         self._joined_at = float("-inf")
         self.failed = 0
         """What it could not do; it is tried again."""
+        self.report: Callable[[int], None] = lambda rows: None
+        """Gets how many rows were read."""
+        self.errors: dict[str, PersistError] = {}
+        """By export, what its snapshot ended with last."""
 
     def look(self, source: Source) -> None:
-        """Begin with what there is to be done, unless something is under way."""
+        """Begin with what there is to be done, unless something is under way. Raises as a reader's ``commit``."""
+        if not running(source):
+            self._release(source)
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         oldest, now = system().now_ms() - SILENT_MS, system().monotonic()
@@ -47,20 +59,37 @@ class Watch:
         if abandoned:
             export = min(abandoned, key=lambda each: self._tried.get(each, float("-inf")))
             self._tried[export] = now
-            self._begin(lambda: self._go_on(export))
+            self._begin(lambda: self._go_on(export), export)
         elif now - self._joined_at >= JOIN_SECONDS:
             self._joined_at = now
             self._begin(lambda: join_new(self._location, self._name))
 
-    def wait(self) -> None:
-        """Until what is under way is done."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Until what is under way is done, or for so long."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)
 
     def close(self) -> None:
         """Stop where another may go on."""
         self._stopped.set()
         self.wait()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _release(self, source: Source) -> None:
+        """Have the upstream forget what every export that is read anew has taken into account.
+
+        SUBTLE: each of them needs the log from its own hold on, which only rises; and one that begins later than this
+        record was read begins beyond all that was held then. So nothing that is needed lies before the least of them.
+        """
+        hold = held(source, system().now_ms() - SILENT_MS)
+        if hold is None:
+            return
+        if self._reader is None:
+            self._reader = source_type(source.type).open(source.definition, {})
+        self._reader.probe()
+        if hold:
+            self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
 
     def _go_on(self, export: str) -> None:
         read_anew(
@@ -69,18 +98,21 @@ class Watch:
             export,
             minter=self._minter,
             pace=self._pace,
+            report=self.report,
             stopped=self._stopped,
             goes_on=True,
         )
 
-    def _begin(self, action: Callable[[], object]) -> None:
+    def _begin(self, action: Callable[[], object], export: str = "") -> None:
         def run() -> None:
             try:
                 action()
+                self.errors.pop(export, None)
             except SnapshotLost:
                 _log.info("another process goes on with a snapshot of source %s", self._name)
             except PersistError as error:
                 self.failed += 1
+                self.errors[export] = error
                 _log.warning("source %s: %s", self._name, error)
 
         self._thread = threading.Thread(target=run, name=f"beside {self._name}", daemon=True)

@@ -63,7 +63,7 @@ class Kept:
         self.schema = _with_present(fields)
         self.key_names = list(key_names)
         self._runs: list[Run] = []
-        self._prepared: tuple[str, int, Run] | None = None
+        self._prepared: tuple[str, int, list[Run], bool] | None = None
         self._numbered = 0
         self._life = _life(contents.incarnation(), self.schema)
         with told():
@@ -103,10 +103,14 @@ class Kept:
 
     def found(self, hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """For each of these distinct keys, in order of their hashes, the index of its row in the table, or -1."""
+        return self.found_in(self._runs, hashes, keys)
+
+    def found_in(self, runs: Sequence[Run], hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
+        """The same in these runs, newest first."""
         index, offset = np.full(len(keys), -1, np.int64), 0
         unsettled, tables = np.arange(len(keys)), [self.schema.empty_table()]
         with told():
-            for run in self._runs:
+            for run in runs:
                 if not len(unsettled):
                     break
                 at, rows = run.found(hashes[unsettled], keys.take(array_of(unsettled)), self.key_names)
@@ -127,15 +131,23 @@ class Kept:
         self._numbered += 1
         return RunWriter(self.directory, f"{self._numbered:012}", self.schema)
 
-    def prepare(self, newest: RunWriter, upper: int, mark: str) -> None:
-        """These are the newest rows up to ``upper`` if the updates that ``mark`` stands for are appended."""
-        self._prepared = mark, upper, newest.finish()
+    @property
+    def runs(self) -> Sequence[Run]:
+        """What it is at its frontier, newest first."""
+        return tuple(self._runs)
+
+    def prepare(self, newest: Sequence[Run], upper: int, mark: str, *, is_all: bool = False) -> None:
+        """These have the newest rows up to ``upper``, newest first, if what ``mark`` stands for is appended.
+
+        ``is_all``: nothing from before counts any more.
+        """
+        self._prepared = mark, upper, list(newest), is_all
 
     def confirm(self, mark: str) -> None:
         """The updates that ``mark`` stands for were appended: what was prepared with them counts, if it is there."""
         if self._prepared is not None and self._prepared[0] == mark:
-            (_, upper, run), self._prepared = self._prepared, None
-            self._add(run, upper)
+            (_, upper, runs, is_all), self._prepared = self._prepared, None
+            self._add(runs, upper, is_all=is_all)
 
     def close(self) -> None:
         """Leave it to the next process."""
@@ -172,7 +184,7 @@ class Kept:
             with self.writer() as writer:
                 for table, hashes in gathered.ranges():
                     writer.write(*self._last(table, hashes))
-        self._add(writer.finish(), lower)
+        self._add([writer.finish()], lower)
 
     def _last(self, table: pa.Table, hashes: Numbers) -> tuple[Numbers, pa.Table]:
         """Of each key the row that it has after all of these changes, or its last one, as taken back."""
@@ -197,19 +209,19 @@ class Kept:
                 writer.write(*in_order(there.select(self.schema.names), self.key_names))
             runs = [writer.finish(), *runs]
             with told():
-                fewer = self._compacted(runs)
+                fewer = self.compacted(runs)
                 if len(fewer) < len(runs):
                     self._tidy(fewer)
             runs = fewer
         self._save(lower, runs)
 
-    def _add(self, newest: Run, upper: int) -> None:
-        """This holds from now on, and is recorded."""
-        runs = [newest, *self._runs] if newest.file.rows else self._runs
-        self._save(upper, self._compacted(runs))
+    def _add(self, newest: Sequence[Run], upper: int, *, is_all: bool = False) -> None:
+        """These hold from now on, and it is recorded."""
+        runs = [*(run for run in newest if run.file.rows), *(() if is_all else self._runs)]
+        self._save(upper, self.compacted(runs))
 
-    def _compacted(self, runs: Sequence[Run]) -> list[Run]:
-        """Few runs, each row in few merges: runs of about one size become one."""
+    def compacted(self, runs: Sequence[Run], *, whole: bool = True) -> list[Run]:
+        """Few runs, each row in few merges: runs of about one size become one. ``whole``: nothing older is below."""
         runs, begin = list(runs), 0
         while begin < len(runs):
             size = _tier(runs[begin])
@@ -217,14 +229,14 @@ class Kept:
             while end < len(runs) and _tier(runs[end]) <= size:
                 end += 1
             if end - begin >= FAN:
-                runs, begin = self._merged(runs, begin, end), 0
+                runs, begin = self._merged(runs, begin, end, whole), 0
             else:
                 begin = max(end, begin + 1)
-        return self._merged(runs, 0, RUNS_MAX) if len(runs) > RUNS_MAX else runs
+        return self._merged(runs, 0, RUNS_MAX, whole) if len(runs) > RUNS_MAX else runs
 
-    def _merged(self, runs: list[Run], begin: int, end: int) -> list[Run]:
+    def _merged(self, runs: list[Run], begin: int, end: int, whole: bool) -> list[Run]:
         with self.writer() as writer, told():
-            for hashes, rows in merged(runs[begin:end], self.key_names, whole=end == len(runs)):
+            for hashes, rows in merged(runs[begin:end], self.key_names, whole=whole and end == len(runs)):
                 writer.write(hashes, rows)
         return [*runs[:begin], writer.finish(), *runs[end:]]
 

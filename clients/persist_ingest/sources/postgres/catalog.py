@@ -13,6 +13,7 @@ from persist_ingest.sources.postgres.form import Part, TableForm
 from persist_ingest.sources.postgres.session import UpstreamConnection, patiently
 
 FULL: Final = "f"
+DEFAULT: Final = "d"
 
 _POSITIONS: Final = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'),
@@ -127,13 +128,19 @@ LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 LEFT JOIN {members} s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
 """
 _OF_OIDS: Final = "WHERE c.oid = ANY (%(oids)s::int8[]::oid[])"
+_IDENTITY_KEY: Final = """
+SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
+CROSS JOIN unnest(i.indkey) WITH ORDINALITY k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid AND k.place <= i.indnkeyatts
+"""
 _FORMS: Final = f"""
 SELECT c.oid::int8, ({_DIGEST}), pg_snapshot_xmin(pg_current_snapshot())::text::int8, ({_FORM}) {_FROM} {_OF_OIDS}
 """
 # SUBTLE: locks no table, as the view of published tables does: one that is altered for hours keeps no other waiting.
 _LOOK: Final = f"""
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, ({_DIGEST}),
-       pg_snapshot_xmin(pg_current_snapshot())::text::int8 {_FROM} {_OF_OIDS}
+       pg_snapshot_xmin(pg_current_snapshot())::text::int8, ({_IDENTITY_KEY}) {_FROM} {_OF_OIDS}
 """
 # A transaction holds a lock on its own number until others see what it did.
 _UNSEEN: Final = """
@@ -239,6 +246,8 @@ class Looked:
     identity: str
     digest: str
     horizon: int
+    key: tuple[str, ...] = ()
+    """The primary key, where that can be the replica identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,8 +338,15 @@ def look(session: UpstreamConnection, definition: PostgresDefinition) -> dict[in
     """The tables of a source as they are now, by oid: of those that are there. Waits for no lock."""
     params = {"publication": definition.publication, "oids": [table.oid for table in definition.tables]}
     return {
-        oid: Looked(schema=schema, name=name, identity=_text(identity), digest=digest, horizon=int(horizon))
-        for oid, schema, name, identity, digest, horizon in session.rows(_of_version(session, _LOOK), params)
+        oid: Looked(
+            schema=schema,
+            name=name,
+            identity=_text(identity),
+            digest=digest,
+            horizon=int(horizon),
+            key=tuple(key or ()),
+        )
+        for oid, schema, name, identity, digest, horizon, key in session.rows(_of_version(session, _LOOK), params)
     }
 
 
@@ -391,6 +407,12 @@ def trees(session: UpstreamConnection, tables: Sequence[int]) -> dict[int, set[t
 def primary_key(session: UpstreamConnection, table: int) -> tuple[str, ...]:
     """The columns of a table's primary key in order, without what it only includes; none without one."""
     return tuple(name for (name,) in session.rows(_PRIMARY_KEY, {"table": table}))
+
+
+def identity_key(session: UpstreamConnection, table: int) -> tuple[str, ...]:
+    """The columns of the primary key that is the table's default replica identity; none where it has none."""
+    sql = f"SELECT ({_IDENTITY_KEY}) FROM pg_class c WHERE c.oid = %(table)s::int8::oid"
+    return tuple(session.row(sql, {"table": table})[0] or ())
 
 
 class LiveCatalog:

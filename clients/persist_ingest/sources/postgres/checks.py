@@ -11,9 +11,9 @@ from typing import Final
 
 from persist.runtime import system
 from persist.sources import UpstreamLost, UpstreamReplaced
-from persist_ingest.sources.port import HeldUp, SourceFailure
+from persist_ingest.sources.port import HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.catalog import FULL, Looked, Slot, quoted
+from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Looked, Slot, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import Evidence, Part, TableForm, check_form
 from persist_ingest.sources.postgres.session import UpstreamConnection
@@ -167,9 +167,12 @@ def _check_table(definition: PostgresDefinition, table: PublishedTable, now: Loo
             **details,
             now=quoted(now.schema, now.name),
         )
-    if "update" in definition.publishes and now.identity != FULL:
+    if table.by_key and now.identity in (DEFAULT, FULL):
+        if now.key != table.key:
+            raise TableAltered("the primary key became another one, or went", hint=_AGAIN, **details)
+    elif "update" in definition.publishes and now.identity != FULL:
         raise SourceFailure(
-            "the table's replica identity is not FULL any more",
+            "the table's replica identity is not what it was, nor FULL",
             hint=f"ALTER TABLE {quoted(now.schema, now.name)} REPLICA IDENTITY FULL, and {_AGAIN}",
             **details,
         )

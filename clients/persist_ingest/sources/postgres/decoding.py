@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 
 from persist import Schema, UsageError
 from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
-from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
+from persist_ingest.sources.port import (
+    BadRows,
+    Changes,
+    Event,
+    Keyed,
+    SchemaGrew,
+    SourceFailure,
+    TableAltered,
+    Truncated,
+)
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
 from persist_ingest.sources.postgres.definition import PublishedTable, free_name
@@ -28,12 +37,14 @@ from persist_ingest.sources.postgres.pgoutput import (
     UPDATE,
     Chunk,
     Field,
+    KeyedRows,
     MessageRows,
     NoOldRow,
     RelationColumn,
     RelationMessage,
     parse_relation,
     parse_truncate,
+    read_keyed,
     read_rows,
 )
 from persist_ingest.sources.postgres.values import Bools, Ints
@@ -66,13 +77,17 @@ class TableExport:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """How rows of a relation become rows of an export: for each field the column's index (None: nulls) and type."""
+    """How rows of a relation become rows of an export: for each field the column's index (None: nulls) and type.
+
+    ``keys``: the indexes of the columns of its key.
+    """
 
     export: TableExport
     fields: pa.Schema
     columns: int
     plan: tuple[tuple[int | None, ColumnType | None], ...]
     labels: tuple["_Labels | None", ...]
+    keys: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,44 +180,74 @@ class EventDecoder:
                 yield self._changes(framed, oid, places[begin:end])
             begin = end
             if relation is None:
-                yield Truncated(export=self._exports[oid].table.export, offset=int(framed.ends[at]) - 1)
+                table = self._exports[oid].table
+                yield Truncated(export=table.export, offset=int(framed.ends[at]) - 1, keyed=table.by_key)
             else:
                 self._relations[oid] = relation
                 self._bound.pop(oid, None)
         if begin < len(places):
             yield self._changes(framed, oid, places[begin:])
 
-    def _changes(self, framed: Framed, oid: int, places: Ints) -> Changes:
+    def _changes(self, framed: Framed, oid: int, places: Ints) -> Changes | Keyed:
         bound = self._bound.get(oid)
         if bound is None:
             bound = self._bound[oid] = _bind(self._exports[oid], self._relations.get(oid), self._catalog)
-        name = bound.export.table.export
+        table = bound.export.table
         try:
+            if table.by_key:
+                return self._keyed(framed, bound, read_keyed(framed.chunk, places, bound.columns, bound.keys))
             rows = read_rows(framed.chunk, places, bound.columns)
         except NoOldRow as error:
             raise SourceFailure(
                 "an update or delete came without its whole old row",
-                hint=f"ALTER TABLE {name} REPLICA IDENTITY FULL before anything else is changed; then {_NEW_SOURCE}",
-                export=name,
+                hint=f"ALTER TABLE {table.export} REPLICA IDENTITY FULL before anything else is changed; "
+                f"then {_NEW_SOURCE}",
+                export=table.export,
                 offset=int(framed.ends[error.at]) - 1,
             ) from None
-        if bound.export.table.partitioned:
-            _check_whole(rows, self._relations[oid], bound.export.table)
-        ends = framed.ends[rows.messages] - np.uint64(1)
-        arrays = [
-            _array(framed.chunk, None if at is None else rows.fields[at], kind, field, (name, ends))
-            for field, (at, kind) in zip(bound.fields, bound.plan, strict=True)
-        ]
-        xids = framed.xids[rows.messages]
-        for field, array, labels in zip(bound.fields, arrays, bound.labels, strict=True):
-            if labels is not None and not labels.holds(array, xids):
-                raise _altered("values of an enum were renamed after they were written", bound.export.table, field.name)
+        if table.partitioned:
+            _check_whole(rows, self._relations[oid], table)
+        arrays, offsets = _arrays(framed, bound, rows.messages, rows.fields)
         return Changes(
-            export=name,
+            export=table.export,
             rows=pa.RecordBatch.from_arrays(arrays, schema=bound.fields),
-            offsets=plain(ends, pa.uint64()),
+            offsets=offsets,
             diffs=plain(rows.diffs, pa.int64()),
         )
+
+    def _keyed(self, framed: Framed, bound: _Bound, rows: KeyedRows) -> Keyed:
+        arrays, offsets = _arrays(framed, bound, rows.messages, rows.fields)
+        unchanged = {}
+        for field, (at, _) in zip(bound.fields, bound.plan, strict=True):
+            same = None if at is None else rows.unchanged[at]
+            if same is not None:
+                unchanged[field.name] = pa.array(same)
+        return Keyed(
+            export=bound.export.table.export,
+            rows=pa.RecordBatch.from_arrays(arrays, schema=bound.fields),
+            offsets=offsets,
+            present=pa.array(rows.alive),
+            fresh=pa.array(rows.fresh),
+            before=plain(rows.before, pa.int64()),
+            unchanged=unchanged,
+        )
+
+
+def _arrays(
+    framed: Framed, bound: _Bound, messages: Ints, fields: Sequence[Field]
+) -> tuple[list[ArrowArray], ArrowArray]:
+    """The columns of rows, and their offsets. Raises BadRows, SourceFailure, TableAltered."""
+    ends = framed.ends[messages] - np.uint64(1)
+    table = bound.export.table
+    arrays = [
+        _array(framed.chunk, None if at is None else fields[at], kind, field, (table.export, ends))
+        for field, (at, kind) in zip(bound.fields, bound.plan, strict=True)
+    ]
+    xids = framed.xids[messages]
+    for field, array, labels in zip(bound.fields, arrays, bound.labels, strict=True):
+        if labels is not None and not labels.holds(array, xids):
+            raise _altered("values of an enum were renamed after they were written", table, field.name)
+    return arrays, plain(ends, pa.uint64())
 
 
 def _check_whole(rows: MessageRows, relation: RelationMessage, table: PublishedTable) -> None:
@@ -284,7 +329,8 @@ def _bind(export: TableExport, relation: RelationMessage | None, catalog: Upstre
         raise SchemaGrew(table.export, _grown(export, added, catalog))
     columns = {at: attribute.name for at, attribute in enumerate(relation.attributes)}
     labels = tuple(_Labels.of(table.form, columns[at]) if at is not None else None for at, _ in plan)
-    return _Bound(export, fields, len(relation.attributes), tuple(plan), labels)
+    keys = frozenset(at for at, attribute in enumerate(relation.attributes) if attribute.name in table.key)
+    return _Bound(export, fields, len(relation.attributes), tuple(plan), labels, keys)
 
 
 def _check_order(table: PublishedTable, relation: RelationMessage) -> None:

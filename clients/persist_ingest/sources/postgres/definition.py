@@ -15,12 +15,13 @@ from persist.typed import Fields, Record
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import TableForm
 
-FORMAT: Final = 8
-_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7)
+FORMAT: Final = 9
+_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
 Those before 6 have every column, under its own name; those before 7 take no tables in that are new; those before 8 do
-not say from where on changes of a table count, nor what was left out of tables that they had once."""
+not say from where on changes of a table count, nor what was left out of tables that they had once. To those before 9 a
+person sees when a table was altered, and they have no tables by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class PublishedTable:
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
     ``excluded``: columns that are left out. ``partitioned``: its rows are in its partitions, and sent as its own.
     ``through``: what it was read anew with has the log up to there, which may have forms that it is not read under.
+    ``altered_ms``: when it was altered and taken over by itself, lately. ``by_key``: its changes say of earlier rows
+    only the key, as its replica identity is its primary key.
     """
 
     export: str
@@ -70,6 +73,8 @@ class PublishedTable:
     excluded: tuple[str, ...] = ()
     partitioned: bool = False
     through: int = 0
+    altered_ms: tuple[int, ...] = ()
+    by_key: bool = False
 
     def initial(self) -> Schema:
         """The schema of its export: primary key, then the others; without a primary key every column is key."""
@@ -90,6 +95,7 @@ class PostgresDefinition:
     beyond all that was read of one of its name before, so with how far the source got it identifies its slot.
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
     ``withheld``: by exports that it had, columns that were left out of them, and are again should they come back.
+    ``takes_over``: tables that are altered are snapshotted again by themselves.
     """
 
     dsn: str
@@ -108,6 +114,7 @@ class PostgresDefinition:
     everything: bool = False
     left_out: tuple[str, ...] = ()
     withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    takes_over: bool = False
 
     @property
     def incarnation(self) -> str:
@@ -170,9 +177,9 @@ def _table(given: Fields) -> PublishedTable:
     excluded = tuple(given.get("excluded", ()))
     form = given.get("form")
     known = None if form is None else TableForm.from_json(form)
-    return PublishedTable(
-        **{**given, "key": tuple(given["key"]), "columns": parsed, "form": known, "excluded": excluded}
-    )
+    altered_ms = tuple(given.get("altered_ms", ()))
+    lists = {"key": tuple(given["key"]), "columns": parsed, "excluded": excluded, "altered_ms": altered_ms}
+    return PublishedTable(**{**given, **lists, "form": known})
 
 
 def named(columns: Sequence[Column], taken: Collection[str] = ()) -> tuple[Column, ...]:

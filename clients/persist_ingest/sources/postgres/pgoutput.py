@@ -5,7 +5,7 @@ Source: sources.md section 2; PostgreSQL documentation, logical replication mess
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 _WHOLE_OLD: Final = ord("O")
+_OLD_KEY: Final = ord("K")
 _NEW: Final = ord("N")
 _VALUE: Final = ord("t")
 _NULL: Final = ord("n")
@@ -168,6 +169,64 @@ def read_rows(chunk: Chunk, messages: Ints, columns: int) -> MessageRows:
     if not has_old.any():
         return MessageRows(messages, np.full(len(messages), 1, np.int64), tuple(map(_field, new)))
     return _interleaved(messages, has_old, has_new, old, new)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """The rows of several messages in order: the old key of an update or delete that says one, then the new row.
+
+    ``alive``: it is a new row; ``fresh``: its key had none before; ``before``: the place of the old key that a new row
+    had, or -1. ``unchanged``: by column, whose values are those of the row's earlier version (None: of no row).
+    """
+
+    messages: Ints
+    alive: Bools
+    fresh: Bools
+    before: Ints
+    fields: tuple[Field, ...]
+    unchanged: tuple[Bools | None, ...]
+
+
+def read_keyed(chunk: Chunk, messages: Ints, columns: int, keys: Collection[int]) -> KeyedRows:
+    """The rows of these inserts, updates and deletes of one relation with that many columns. ``keys``: of its key.
+
+    Raises NoOldRow, with the message: a delete that does not say of what.
+    """
+    tags = chunk.tags[messages]
+    after = chunk.starts[messages] + 5
+    marks = chunk.data[after]
+    has_old = (tags != INSERT) & ((marks == _OLD_KEY) | (marks == _WHOLE_OLD))
+    has_new = tags != DELETE
+    missing = ~has_old & ~has_new
+    if missing.any():
+        raise NoOldRow(int(messages[np.argmax(missing)]))
+    old, ends = _walk(chunk, after[has_old], columns)
+    new_at = after.copy()
+    new_at[has_old] = ends
+    new, _ = _walk(chunk, _marked(chunk, new_at[has_new]), columns)
+    rows = has_old.astype(np.int64) + has_new
+    first = np.cumsum(rows) - rows
+    at_old, at_new = first[has_old], (first + has_old)[has_new]
+    total = int(rows.sum())
+    alive, fresh, before = np.zeros(total, np.bool_), np.zeros(total, np.bool_), np.full(total, -1, np.int64)
+    alive[at_new] = True
+    fresh[at_new] = (has_old | (tags == INSERT))[has_new]
+    both = has_old & has_new
+    before[(first + 1)[both]] = first[both]
+    previous = (np.cumsum(has_old) - 1)[has_new]
+    fields, unchanged = [], []
+    for number, (was, now) in enumerate(zip(old, new, strict=True)):
+        # Only a key says what it says of itself: what else is in it are nulls.
+        told = has_old[has_new] & ((marks == _WHOLE_OLD)[has_new] | (number in keys))
+        filled = _filled(was, now, previous, told)
+        merged = _Walked(np.empty(total, np.uint8), np.empty(total, np.int64), np.empty(total, np.int64))
+        for at, part in ((at_old, was), (at_new, filled)):
+            merged.kinds[at], merged.starts[at], merged.lengths[at] = part.kinds, part.starts, part.lengths
+        same = merged.kinds == _UNCHANGED
+        unchanged.append(same if same.any() else None)
+        merged.kinds[same] = _NULL
+        fields.append(_field(merged))
+    return KeyedRows(np.repeat(messages, rows), alive, fresh, before, tuple(fields), tuple(unchanged))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.port import Changes, ExportEmptied, HeldUp, SourceFailure, TableAltered, Truncated
+from persist_ingest.sources.port import (
+    Changes,
+    ExportEmptied,
+    HeldUp,
+    Keyed,
+    SourceFailure,
+    TableAltered,
+    Truncated,
+)
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import quoted
 from persist_ingest.sources.postgres.column_types import is_same
@@ -79,11 +87,11 @@ class TablePiece:
     def rows(self) -> Iterator[pa.RecordBatch]:
         return self.task.rows()
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         for framed, changes in logged(self.log, begin, end):
             yield _taken(changes, self._wanted(framed, changes))
 
-    def _wanted(self, framed: Framed, changes: Changes) -> Bools:
+    def _wanted(self, framed: Framed, changes: Changes | Keyed) -> Bools:
         """Of what was read before, everything; of the piece, what it does not have; nothing beyond."""
         has = framed.ends[self.seen.has(framed.xids)] - np.uint64(1)
         fresh: Bools = ~np.isin(np.asarray(changes.offsets), has)
@@ -96,21 +104,33 @@ class TablePiece:
         return before | (within & fresh)
 
 
-def logged(log: ChangesTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[tuple[Framed, Changes]]:
+def logged(log: ChangesTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[tuple[Framed, Changes | Keyed]]:
     """The changes of the one table that a task reads, in this range. Raises ExportEmptied."""
     task = replace(log, begin=begin.bound(0) or 0, end=end.bound(0) or 0)
     for framed, event in task.framed() if task.begin < task.end else ():
         if isinstance(event, Truncated):
             raise ExportEmptied("the table was truncated", hint="it is read from its begin", export=event.export)
-        if isinstance(event, Changes):
+        if isinstance(event, Changes | Keyed):
             yield framed, event
 
 
-def _taken(changes: Changes, wanted: Bools) -> Changes:
+def _taken(changes: Changes | Keyed, wanted: Bools) -> Changes | Keyed:
     if wanted.all():
         return changes
     mask = pa.array(wanted)
     offsets = plain(np.asarray(changes.offsets)[wanted], pa.uint64())
+    if isinstance(changes, Keyed):
+        # Where an earlier version is, unless it is beyond what was read.
+        places = np.append(np.where(wanted, np.cumsum(wanted) - 1, -1), -1)
+        return replace(
+            changes,
+            rows=changes.rows.filter(mask),
+            offsets=offsets,
+            present=changes.present.filter(mask),
+            fresh=changes.fresh.filter(mask),
+            before=plain(places[np.asarray(changes.before)[wanted]], pa.int64()),
+            unchanged={name: same.filter(mask) for name, same in changes.unchanged.items()},
+        )
     diffs = plain(np.asarray(changes.diffs)[wanted], pa.int64())
     return replace(changes, rows=changes.rows.filter(mask), offsets=offsets, diffs=diffs)
 

@@ -79,12 +79,14 @@ def test_an_absent_server_is_a_matter_of_time() -> None:
         pass
 
 
-def test_tables_need_their_whole_old_rows(upstream: Any) -> None:
-    upstream.run(ITEMS)
-    with pytest.raises(SourceFailure) as refused, upstream.create("public.items"):
+def test_tables_need_a_primary_key_or_their_whole_old_rows(upstream: Any) -> None:
+    upstream.run(ITEMS, "CREATE TABLE keyless (id int)")
+    with pytest.raises(SourceFailure) as refused, upstream.create("public.items,public.keyless"):
         pass
-    assert 'ALTER TABLE "public"."items" REPLICA IDENTITY FULL' in refused.value.hint
+    assert 'ALTER TABLE "public"."keyless" REPLICA IDENTITY FULL' in refused.value.hint
     assert upstream.select(LEFT) == [(0, 0)]
+    with upstream.create("public.items"):
+        assert identity(upstream) == "d"
     with upstream.create("public.items", setReplicaIdentity="true"):
         assert identity(upstream) == "f"
     assert identity(upstream) == "f"

@@ -17,7 +17,7 @@ from persist.arrow import ArrowField
 from persist.runtime import system
 from persist.sources import SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Changes, Piece, SourceFailure, TableAltered
+from persist_ingest.sources.port import Changes, Keyed, Piece, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
@@ -62,6 +62,10 @@ class TableAnew:
         return self._schema
 
     @property
+    def keyed(self) -> bool:
+        return self._definition.tables[0].by_key
+
+    @property
     def begun(self) -> Mapping[str, object]:
         order = None if self._order is None else self._order.to_json()
         return {"definition": self._definition.to_json(), "order": order}
@@ -92,15 +96,20 @@ class TableAnew:
     def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
         return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
 
-    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         (table,) = self._definition.tables
         log = ChangesTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
         for _, changes in pieces.logged(log, begin, end):
             yield changes
 
     def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
-        tables = tuple(replace(table, through=through.bound(0) or 0) for table in self._definition.tables)
-        return PostgresDefinition.from_json(given).within(replace(self._definition, tables=tables)).to_json()
+        definition = PostgresDefinition.from_json(given)
+        altered_ms = {table.export: table.altered_ms for table in definition.tables}
+        tables = tuple(
+            replace(table, through=through.bound(0) or 0, altered_ms=altered_ms.get(table.export, ()))
+            for table in self._definition.tables
+        )
+        return definition.within(replace(self._definition, tables=tables)).to_json()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 from persist import Determinate, Schema, UsageError
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
+from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
 from persist_ingest.sources.postgres.session import UpstreamConnection
 
@@ -75,10 +75,13 @@ def defined(
     tables = catalog.named_tables(holder, definition.publication, names)
     if [table.oid for table in tables] != [table.oid for table in chosen]:
         raise Determinate("the tables are just being changed", hint="again later")
-    return replace(definition, tables=tuple(_table(holder, each, excluded[each.oid]) for each in tables)).looked(forms)
+    found = tuple(_table(holder, each, excluded[each.oid], definition.publishes) for each in tables)
+    return replace(definition, tables=found).looked(forms)
 
 
-def _table(holder: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> PublishedTable:
+def _table(
+    holder: UpstreamConnection, listed: Listed, excluded: Sequence[str], publishes: Sequence[str]
+) -> PublishedTable:
     key = catalog.primary_key(holder, listed.oid)
     columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
     if not columns or not {column.name for column in columns}.issuperset(key):
@@ -99,7 +102,19 @@ def _table(holder: UpstreamConnection, listed: Listed, excluded: Sequence[str]) 
         columns=named(columns),
         excluded=tuple(excluded),
         partitioned=listed.kind == "p",
+        by_key="update" in publishes and is_by_key(holder, listed),
     )
+
+
+def is_by_key(session: UpstreamConnection, listed: Listed) -> bool:
+    """Its changes say which rows they are of, by the primary key, and that can be looked up in what was read.
+
+    Not of a partitioned table, as each partition has an identity of its own; nor with a row filter, where a row may
+    come without what it has of old. The server takes no deferrable key for it.
+    """
+    if listed.identity != DEFAULT or listed.kind != "r" or listed.row_filter is not None:
+        return False
+    return bool(catalog.identity_key(session, listed.oid))
 
 
 def check_alone(session: UpstreamConnection, definition: PostgresDefinition, schema: str, name: str) -> Listed:
@@ -128,7 +143,11 @@ def check_alone(session: UpstreamConnection, definition: PostgresDefinition, sch
     if "update" in definition.publishes and table.identity != FULL:
         statement = f"ALTER TABLE {quoted(*names[0])} REPLICA IDENTITY FULL"
         if not definition.identifies:
-            raise SourceFailure("the table's replica identity is not FULL", hint=statement, export=table.export)
+            if is_by_key(session, table):
+                return table
+            raise SourceFailure(
+                "the table's replica identity is neither FULL nor its primary key", hint=statement, export=table.export
+            )
         check_generated(session, table)
         session.run(statement)
     return table

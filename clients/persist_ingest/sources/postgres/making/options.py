@@ -23,7 +23,10 @@ NAMES: Final = (
     "replaceSlot",
     "snapshotTasks",
     "badRows",
+    "onAltered",
 )
+STALL: Final = "stall"
+RESNAPSHOT: Final = "resnapshot"
 _NAME_MAX: Final = 63
 _PART: Final = r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*'
 _TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
@@ -35,7 +38,7 @@ class Options:
     """``tables``: pairs of schema and name; None: all of the publication, without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
-    read. ``snapshot_tasks``: about how many.
+    read. ``snapshot_tasks``: about how many. ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     dsn: str
@@ -45,6 +48,7 @@ class Options:
     set_replica_identity: bool
     replace_slot: bool
     snapshot_tasks: int
+    takes_over: bool = False
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
@@ -65,6 +69,9 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         raise InvalidArgument("option dsn is missing", hint="such as host=db dbname=shop user=persist")
     if raw.get("badRows", "fail") != "fail":
         raise InvalidArgument("the PostgreSQL source can only fail on bad rows", hint="leave badRows out")
+    on_altered = raw.get("onAltered", STALL)
+    if on_altered not in (STALL, RESNAPSHOT):
+        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=on_altered)
     standard = default_name(source)
     slot = raw.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
@@ -80,6 +87,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         set_replica_identity=_flag(raw, "setReplicaIdentity"),
         replace_slot=_flag(raw, "replaceSlot"),
         snapshot_tasks=_count(raw, "snapshotTasks", 4),
+        takes_over=on_altered == RESNAPSHOT,
     )
 
 

@@ -13,20 +13,31 @@ from persist import Determinate, InvalidArgument, PersistError, Schema
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, UpstreamNotOurs
+from persist_ingest.sources.port import (
+    Anew,
+    Beginning,
+    Joined,
+    SourceFailure,
+    SourceReader,
+    TakenOver,
+    UpstreamNotOurs,
+)
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications, slots
+from persist_ingest.sources.postgres.making.beginning import in_pieces
 from persist_ingest.sources.postgres.making.defining import (
     check_generated,
     check_kinds,
     check_policies,
     defined,
     initial_schema,
+    is_by_key,
     lock,
 )
 from persist_ingest.sources.postgres.making.options import Options, parse_options
+from persist_ingest.sources.postgres.making.over import taken_over
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
@@ -93,6 +104,10 @@ class PostgresSource:
         from persist_ingest.sources.postgres.making.again import begun_again
 
         return begun_again(PostgresDefinition.from_json(definition), export, schema, begun)
+
+    def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
+        """See TakesOver."""
+        return taken_over(PostgresDefinition.from_json(definition), export, now_ms)
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
@@ -179,11 +194,14 @@ def _begun(
     holder.run("COMMIT")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
+    pieces = in_pieces(session, definition)
+    at_once = definition.of({table.export for table in definition.tables} - {*pieces})
     return Beginning(
         definition=definition.to_json(),
         reader=reader,
         bound=SourceFrontier.at(KIND, {0: point}),
-        snapshot=snapshot_tasks(session, definition, schemas, snapshot, point, options.snapshot_tasks),
+        snapshot=snapshot_tasks(session, at_once, schemas, snapshot, point, options.snapshot_tasks),
+        pieces=pieces,
         settle=settle,
     )
 
@@ -245,8 +263,9 @@ def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], ma
     if existing is not None:
         _check_publication(existing, options, tables)
     if "update" in publishes:
-        for table in [*tables, *_parts(session, options, tables)]:
-            _identify(session, table, options, undo)
+        parts = _parts(session, options, tables)
+        for table in [*tables, *parts]:
+            _identify(session, table, options, undo, parts)
     if existing is None:
         # Before it is made: its answer may be lost.
         undo.append(_Step("publication", lambda later: publications.leave(later, options.publication, mark)))
@@ -351,11 +370,15 @@ def _check_publication(found: catalog.Publication, options: Options, tables: Seq
         )
 
 
-def _identify(session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step]) -> None:
+def _identify(
+    session: UpstreamConnection, table: Listed, options: Options, undo: list[_Step], parts: Sequence[Listed]
+) -> None:
     if table.identity == FULL:
         return
     statement = f"ALTER TABLE {quoted(table.schema, table.name)} REPLICA IDENTITY"
     if not options.set_replica_identity:
+        if is_by_key(session, table) and table not in parts:
+            return
         raise SourceFailure(
             "updates and deletes of this table do not say what the row was",
             hint=f"{statement} FULL, or set option setReplicaIdentity=true",
@@ -399,6 +422,7 @@ def _define(
         identifies=options.set_replica_identity,
         everything=options.tables is None,
         left_out=tuple(".".join(name) for name in options.exclude_tables),
+        takes_over=options.takes_over,
     )
     excluded = _excluded(holder, options, chosen)
     return defined(holder, definition, chosen, excluded)
