@@ -18,10 +18,10 @@ from persist_ingest.decode.raw_rows import RawDecoder
 from persist_ingest.given import Given
 from persist_ingest.sources.divert import DIVERT, FAIL
 from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
+from persist_ingest.sources.kafka.settings import divided
 from persist_ingest.sources.options import check_options, columns, keyed, listed, one_of, required
 from persist_ingest.sources.port import ERRORS
 
-_SETTING: Final = "kafka."
 _FORMATS: Final = ("json", "avro", "text", "bytes")
 _ENVELOPES: Final = ("none", "upsert", "debezium")
 _OPTIONS: Final = (
@@ -85,8 +85,7 @@ class KafkaDefinition:
     @classmethod
     def of(cls, raw: Mapping[str, str], *, group: str) -> tuple["KafkaDefinition", bool]:
         """From options; and whether it begins with the latest messages. Raises InvalidArgument."""
-        settings = {name[len(_SETTING) :]: text for name, text in raw.items() if name.lower().startswith(_SETTING)}
-        rest = {name: text for name, text in raw.items() if not name.lower().startswith(_SETTING)}
+        settings, rest = divided(raw)
         given = check_options(rest, _OPTIONS, "a Kafka source")
         servers = required(given, "bootstrapServers", "host:9092")
         envelope = one_of(given, "envelope", _ENVELOPES, "none")
