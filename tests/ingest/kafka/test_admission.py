@@ -6,26 +6,19 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka import admin as kafka_admin
 from ingest.kafka.conftest import SCRAM_PASSWORD, SCRAM_USER, USERS, Certificates, Topic, ids
 
-from persist import InvalidArgument, LocationError
+from persist import InvalidArgument, PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
 from persist_ingest.location import client
 from persist_ingest.sources.kafka import KAFKA, librdkafka
 from persist_ingest.sources.kafka.complaints import NotAdmitted
 
+KAFKA_ADMIN: Any = kafka_admin  # its stub does not export what is public
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 
 
@@ -71,20 +64,26 @@ def test_a_user_with_a_password_over_tls(here: Location, guarded: Guarded, monke
 
 def test_a_user_by_scram_reads_what_it_is_granted(here: Location, guarded: Guarded) -> None:
     admin = guarded.feed.admin
-    mechanism = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    made = UserScramCredentialUpsertion(SCRAM_USER, mechanism, SCRAM_PASSWORD.encode())
+    mechanism = KAFKA_ADMIN.ScramCredentialInfo(KAFKA_ADMIN.ScramMechanism.SCRAM_SHA_512, 4096)
+    made = KAFKA_ADMIN.UserScramCredentialUpsertion(SCRAM_USER, mechanism, SCRAM_PASSWORD.encode())
     admin.alter_user_scram_credentials([made])[SCRAM_USER].result(60)
     options = guarded.options("SASL_PLAINTEXT", SCRAM_USER, SCRAM_PASSWORD, sasl_mechanism="SCRAM-SHA-512")
     with pytest.raises(NotAdmitted, match="may not read") as refused:
         create(here, "feed", "kafka", options, interval_ms=1)
     assert "grant it read" in refused.value.hint
     grants = [
-        AclBinding(
-            kind, name, ResourcePatternType.LITERAL, f"User:{SCRAM_USER}", "*", operation, AclPermissionType.ALLOW
+        KAFKA_ADMIN.AclBinding(
+            kind,
+            name,
+            KAFKA_ADMIN.ResourcePatternType.LITERAL,
+            f"User:{SCRAM_USER}",
+            "*",
+            operation,
+            KAFKA_ADMIN.AclPermissionType.ALLOW,
         )
         for kind, name, operation in (
-            (ResourceType.TOPIC, guarded.feed.name, AclOperation.READ),
-            (ResourceType.GROUP, "persist-feed", AclOperation.READ),
+            (KAFKA_ADMIN.ResourceType.TOPIC, guarded.feed.name, KAFKA_ADMIN.AclOperation.READ),
+            (KAFKA_ADMIN.ResourceType.GROUP, "persist-feed", KAFKA_ADMIN.AclOperation.READ),
         )
     ]
     for each in admin.create_acls(grants).values():
@@ -148,9 +147,9 @@ def test_a_password_that_is_changed_is_waited_for_and_never_shown(
     options = guarded.options("SASL_PLAINTEXT", "admin", USERS["admin"])
     create(here, "feed", "kafka", options, interval_ms=1)
     (guarded.folder / "password").write_text("wr0ng-s3cret")
-    complaints: list[LocationError] = []
+    complaints: list[PersistError] = []
 
-    def complained(error: LocationError) -> None:
+    def complained(error: PersistError) -> None:
         complaints.append(error)
         (guarded.folder / "password").write_text(USERS["admin"])
 

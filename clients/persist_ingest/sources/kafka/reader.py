@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from persist import LocationError, Schema
+from persist import LocationError, Schema, UsageError
 from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields, Record
@@ -19,7 +19,17 @@ from persist_ingest.sources.divert import DIVERT, BadRow, diverted, errors_schem
 from persist_ingest.sources.kafka.cluster import Fetched, KafkaCluster, Topic, Watermarks
 from persist_ingest.sources.kafka.definition import KafkaDefinition
 from persist_ingest.sources.kafka.envelopes import Envelope, Meaning, included
-from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
+from persist_ingest.sources.kafka.schemas.decoder import ColumnsGrew, Incompatible
+from persist_ingest.sources.port import (
+    ERRORS,
+    Beginning,
+    Changes,
+    Event,
+    SchemaGrew,
+    SourceFailure,
+    Upserts,
+    UpstreamStatus,
+)
 from persist_ingest.sources.ranges import MessageRange, pieces, share
 
 MESSAGE_BYTES: Final = 200
@@ -58,7 +68,7 @@ class KafkaTask:
                 yield from self._events(fetched)
 
     def _events(self, fetched: Fetched) -> Iterator[Event]:
-        meaning = self.envelope.meaning(fetched)
+        meaning = self._meaning(fetched)
         if meaning.bad:
             yield diverted(self.export, self._bad(fetched, meaning), self.bad_rows, _KEYS)
         if not len(meaning.places):
@@ -78,6 +88,27 @@ class KafkaTask:
         else:
             yield Changes(**event, diffs=meaning.signs)
 
+    def _meaning(self, fetched: Fetched) -> Meaning:
+        try:
+            return self.envelope.meaning(fetched)
+        except ColumnsGrew as grown:
+            try:
+                schema = Schema(self.schema.key, pa.schema([*self.schema.val, *grown.fields]))
+            except UsageError as cause:
+                raise self._no_rows(fetched, cause) from cause
+            raise SchemaGrew(self.export, schema) from None
+        except Incompatible as cause:
+            raise self._no_rows(fetched, cause) from cause
+
+    def _no_rows(self, fetched: Fetched, cause: Exception) -> SourceFailure:
+        return SourceFailure(
+            f"messages of the topic cannot be rows of this table: {cause}",
+            hint="register a schema that the table's columns can hold, or make a new source",
+            export=self.export,
+            partition=fetched.partition,
+            offsets=f"{fetched.offsets[0]} to {fetched.offsets[-1]}",
+        )
+
     def _bad(self, fetched: Fetched, meaning: Meaning) -> list[BadRow]:
         return [
             BadRow(fetched.partition, fetched.offsets[each.index], each.error, fetched.values[each.index])
@@ -88,12 +119,13 @@ class KafkaTask:
 class KafkaReader:
     """Watermarks and plans of one topic."""
 
-    def __init__(self, definition: KafkaDefinition, cluster: KafkaCluster) -> None:
+    def __init__(self, definition: KafkaDefinition, cluster: KafkaCluster, schema: Schema | None = None) -> None:
+        """``schema``: the table's, where it may have more columns by now than at first."""
         self._definition = definition
         self._cluster = cluster
         self._topic: Topic | None = None
-        self._envelope = definition.envelope_made()
-        self._schema = definition.schema
+        self._schema = schema or definition.schema
+        self._envelope = definition.envelope_made(_columns(self._schema))
         self._committed: dict[int, int] | None = None
 
     @property
@@ -125,7 +157,10 @@ class KafkaReader:
         return [self._task(group) for group in groups]
 
     def adopt(self, export: str, schema: Schema) -> None:
-        if self.exports().get(export) != schema:
+        if export == self._definition.export and self._definition.value.registry is not None:
+            self._schema = schema
+            self._envelope = self._definition.envelope_made(_columns(schema))
+        elif self.exports().get(export) != schema:
             raise SourceFailure("the columns of a topic are declared once", export=export)
 
     def commit(self, frontier: SourceFrontier) -> None:
@@ -174,6 +209,9 @@ class KafkaType:
     ``id bigint, name string``. ``avroSchema``: the record's schema as JSON; ``avroHeader``: none, or confluent for
     payloads with a registry's header, and ``avroSchemaId`` the only one to accept. ``envelope``: none (each message
     adds a row), upsert (the message key's newest value), debezium (JSON with before, after, op).
+    ``schemaRegistry``: where the schemas of JSON and Avro are that five bytes before each payload name, with
+    ``schemaRegistryUser``, ``schemaRegistryPassword``, ``schemaRegistryCa``; the table begins with the newest one of
+    ``schemaSubject`` (topic-value), and gets columns as others come. ``keySchemaSubject``: of keys (topic-key).
     ``key``: names of key columns. For upsert the message key: ``keyFormat`` json with ``keySchema``, avro with
     ``keyAvroSchema``, text or bytes (one column named by ``key``). ``include``: columns partition, offset, timestamp,
     headers, key. ``startingOffsets``: earliest or latest. ``badRows``: fail or divert. ``export``: its name.
@@ -201,7 +239,8 @@ class KafkaType:
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> KafkaReader:
         known = KafkaDefinition.from_json(definition)
-        return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
+        cluster = self._connect(known.topic, known.group, known.settings)
+        return KafkaReader(known, cluster, schemas[known.export])
 
     def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up: the topic is not ours, and the group's offsets expire."""
@@ -210,6 +249,10 @@ class KafkaType:
 def life(now: Watermarks, topic: str) -> str:
     """The incarnation: the cluster's id and the topic's. Where brokers report no topic's id its name stands for it."""
     return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
+
+
+def _columns(schema: Schema) -> pa.Schema:
+    return pa.schema([*schema.key, *schema.val])
 
 
 def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
