@@ -104,6 +104,26 @@ def test_two_fields_come_in_one_step_and_one_goes(here: Location, feed: Feed) ->
     assert held(here) == [(1, "a", "k", None, None), (2, None, "l", 7, None), (3, None, "plain", None, "red")]
 
 
+def test_a_field_that_is_called_as_a_column_is_has_another_name(here: Location, feed: Feed) -> None:
+    first = feed.register(FIRST)
+    create(here, "feed", "kafka", feed.options(renameColumns="name:title", include="offset"), interval_ms=1)
+    more = record(("id", "long"), ("name", ["null", "string"], None), ("title", "int", 0), ("offset", "int", 0))
+    second = feed.register(more)
+    feed.put(first, {"id": 1, "name": "a"})
+    feed.put(second, {"id": 2, "name": "b", "title": 7, "offset": 8})
+    for _ in range(2):
+        with Pipeline(here, "feed", options=OPTIONS) as pipeline:
+            pipeline.step()
+        feed.put(second, {"id": 3, "name": "c", "title": 9, "offset": 10})
+    assert columns(here) == ["id", "title", "offset", "_title", "_offset"]
+    assert held(here) == [(1, "a", 0, None, None), (2, "b", 1, 7, 8), (3, "c", 2, 9, 10)]
+
+
+def columns(here: Location) -> list[str]:
+    schema = client(here).schema(Records(client(here)).source("feed").shards["rows"])
+    return [*schema.key.names, *schema.val.names]
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -21,9 +21,10 @@ from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, En
 from persist_ingest.sources.kafka.schemas.decoder import RegisteredDecoder, fields_of
 from persist_ingest.sources.kafka.schemas.rest import Registered, Registry, UnknownSchema
 from persist_ingest.sources.kafka.settings import divided
-from persist_ingest.sources.options import check_options, keyed, listed, one_of, required
+from persist_ingest.sources.options import check_options, listed, one_of, required
 from persist_ingest.sources.options import columns as json_columns
 from persist_ingest.sources.port import ERRORS
+from persist_ingest.sources.renames import AS_THEY_ARE, OPTION, Renames
 
 _FORMATS: Final = ("json", "avro", "text", "bytes")
 _ENVELOPES: Final = ("none", "upsert", "debezium")
@@ -41,6 +42,7 @@ _OPTIONS: Final = (
     "keySchema",
     "keyAvroSchema",
     "include",
+    OPTION,
     "schemaRegistry",
     "schemaRegistryUser",
     "schemaRegistryPassword",
@@ -83,9 +85,18 @@ class Payload:
         return {name: value for name, value in asdict(self).items() if value is not None or name == "only"}
 
     def registered(
-        self, columns: pa.Schema | None = None, *, include: tuple[str, ...], passed: tuple[str, ...], fixed: bool
+        self,
+        columns: pa.Schema | None = None,
+        *,
+        include: tuple[str, ...],
+        passed: tuple[str, ...],
+        named: tuple[str, ...],
+        fixed: bool,
     ) -> Decoder | None:
-        """What reads payloads of a registry's schemas; None: these are none. ``columns``: all that the table has."""
+        """What reads payloads of a registry's schemas; None: these are none.
+
+        ``columns``: all that the table has. ``named``: names that columns get, which none that comes may have.
+        """
         if self.registry is None or self.declared is None:
             return None
         declared = fields_of(self.format, self.declared)
@@ -96,7 +107,7 @@ class Payload:
             format=self.format,
             declared=self.declared,
             fields=pa.schema([*declared, *grown]),
-            taken=include,
+            taken=(*include, *(name for name in named if name not in declared.names)),
             passed=passed,
             fixed=fixed,
         )
@@ -128,6 +139,7 @@ class KafkaDefinition:
     bad_rows: str
     incarnation: str = ""
     topic_id: str | None = None
+    renames: Renames = AS_THEY_ARE
 
     @classmethod
     def of(cls, raw: Mapping[str, str], *, group: str) -> tuple["KafkaDefinition", bool]:
@@ -147,6 +159,7 @@ class KafkaDefinition:
             include=_included(given),
             export=given.get("export") or "rows",
             bad_rows=one_of(given, "badRows", (FAIL, DIVERT), FAIL),
+            renames=Renames.of(given),
         )
         if definition.export == ERRORS:
             raise InvalidArgument("the export errors is for bad rows", hint="choose another name for export")
@@ -164,7 +177,7 @@ class KafkaDefinition:
         named = {name: getattr(self, name) for name in self.__slots__}
         payloads = {name: None if named[name] is None else named[name].to_json() for name in ("value", "message_key")}
         lists = {"key": list(self.key), "include": list(self.include), "settings": dict(self.settings)}
-        return {**named, **payloads, **lists}
+        return {**named, **payloads, **lists, "renames": self.renames.to_json()}
 
     @classmethod
     def from_json(cls, given: Fields) -> "KafkaDefinition":
@@ -175,11 +188,16 @@ class KafkaDefinition:
             "key": tuple(given["key"]),
             "include": tuple(given["include"]),
             "settings": tuple(sorted(given["settings"].items())),
+            "renames": Renames.from_json(given.get("renames")),
         }
         return cls(**{**given, **made})
 
     def envelope_made(self, columns: pa.Schema | None = None) -> Envelope:
-        """What reads the messages. ``columns``: of the table, where it has more by now than at first."""
+        """What reads the messages. ``columns``: of the table, where it has more by now than at first.
+
+        It makes columns as they are called upstream.
+        """
+        columns = None if columns is None else self.renames.upstream(columns)
         if self.envelope == "debezium":
             return Debezium(json_columns(self.value.columns))
         if self.message_key is None:
@@ -190,7 +208,7 @@ class KafkaDefinition:
     def _decoder(
         self, payload: Payload, columns: pa.Schema | None, passed: tuple[str, ...], *, fixed: bool = False
     ) -> Decoder:
-        found = payload.registered(columns, include=self.include, passed=passed, fixed=fixed)
+        found = payload.registered(columns, include=self.include, passed=passed, named=self.renames.new, fixed=fixed)
         return found or payload.decoder()
 
     @property
@@ -199,11 +217,11 @@ class KafkaDefinition:
         envelope = self.envelope_made()
         fields = pa.schema([*envelope.fields, *(INCLUDED[name] for name in self.include)])
         if not isinstance(envelope, Upserted):
-            return keyed(fields, self.key)
+            return self.renames.keyed(fields, self.key)
         key = envelope.keys.fields.names
         # A key that has no value any more comes with nulls.
         nullable = [each if each.name in key else each.with_nullable(True) for each in fields]
-        return keyed(pa.schema(nullable), key)
+        return self.renames.keyed(pa.schema(nullable), key)
 
 
 def _value(given: Given, envelope: str) -> Payload:

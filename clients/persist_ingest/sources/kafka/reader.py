@@ -31,6 +31,7 @@ from persist_ingest.sources.port import (
     UpstreamStatus,
 )
 from persist_ingest.sources.ranges import MessageRange, pieces, share
+from persist_ingest.sources.renames import Renames
 
 MESSAGE_BYTES: Final = 200
 """What a message counts for in the weight of a task: brokers do not report sizes."""
@@ -49,6 +50,7 @@ class KafkaTask:
     include: tuple[str, ...]
     export: str
     schema: Schema
+    renames: Renames
     bad_rows: str
     pieces: tuple[MessageRange, ...]
 
@@ -74,7 +76,7 @@ class KafkaTask:
         if not len(meaning.places):
             return
         further = {name: included(name, fetched, meaning.places) for name in self.include}
-        named = {**meaning.columns, **further}
+        named = self.renames.named({**meaning.columns, **further})
         fields = pa.schema([*self.schema.key, *self.schema.val])
         columns = [_plain(named[each.name], each.type) for each in fields]
         event: Record = {
@@ -197,6 +199,7 @@ class KafkaReader:
             include=self._definition.include,
             export=self._definition.export,
             schema=self._schema,
+            renames=self._definition.renames,
             bad_rows=self._definition.bad_rows,
             pieces=group,
         )
@@ -214,7 +217,8 @@ class KafkaType:
     ``schemaSubject`` (topic-value), and gets columns as others come. ``keySchemaSubject``: of keys (topic-key).
     ``key``: names of key columns. For upsert the message key: ``keyFormat`` json with ``keySchema``, avro with
     ``keyAvroSchema``, text or bytes (one column named by ``key``). ``include``: columns partition, offset, timestamp,
-    headers, key. ``startingOffsets``: earliest or latest. ``badRows``: fail or divert. ``export``: its name.
+    headers, key. ``renameColumns``: names in the table, as ``name:title``. ``startingOffsets``: earliest or latest.
+    ``badRows``: fail or divert. ``export``: its name.
     """
 
     def __init__(self, connect: Connect) -> None:

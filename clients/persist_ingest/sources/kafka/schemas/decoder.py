@@ -54,7 +54,7 @@ class Incompatible(Exception):
 class RegisteredDecoder:
     """``fields``: the columns of the table that are payloads'. ``declared``: the schema that they began with.
 
-    ``renamed``: names of columns by names of fields. ``taken``: columns of the table that are not payloads'.
+    ``taken``: columns of the table that are not payloads'.
     ``passed``: columns that another decoder fills, so that fields called so are none of these. ``fixed``: no columns
     may come, as they are a key. ``decode`` raises ColumnsGrew, Incompatible, LocationError.
     """
@@ -63,7 +63,6 @@ class RegisteredDecoder:
     format: str
     declared: Registered
     fields: pa.Schema
-    renamed: tuple[tuple[str, str], ...] = ()
     taken: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     fixed: bool = False
@@ -117,7 +116,6 @@ class RegisteredDecoder:
 
     def _column(self, name: str) -> str:
         """What a field is called in the table."""
-        name = dict(self.renamed).get(name, name)
         alike = {each.lower(): each for each in (*self.fields.names, *self.taken)}
         while is_reserved(name) or name in self.taken or alike.get(name.lower(), name) != name:
             name = f"_{name}"
