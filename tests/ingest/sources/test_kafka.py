@@ -15,8 +15,9 @@ from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
 from persist import InvalidArgument, LocationError
 from persist.sources import Point, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.sources.kafka import KAFKA
+from persist_ingest.sources.kafka.kind import KafkaType
 from persist_ingest.sources.kafka.librdkafka import Librdkafka
-from persist_ingest.sources.kafka.reader import KafkaReader, KafkaType
+from persist_ingest.sources.kafka.reader import KafkaReader
 from persist_ingest.sources.kafka.settings import resolved
 from persist_ingest.sources.port import BadRows, SourceFailure
 

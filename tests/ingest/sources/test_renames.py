@@ -12,7 +12,7 @@ from ingest.sources.suite import reached
 from persist import InvalidArgument
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create
 from persist_ingest.location import client
-from persist_ingest.sources.kafka.reader import KafkaType
+from persist_ingest.sources.kafka.kind import KafkaType
 from persist_ingest.sources.port import Changes, Upserts
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)

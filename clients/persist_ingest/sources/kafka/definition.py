@@ -20,7 +20,7 @@ from persist_ingest.sources.divert import DIVERT, FAIL
 from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
 from persist_ingest.sources.kafka.schemas.decoder import RegisteredDecoder, fields_of
 from persist_ingest.sources.kafka.schemas.rest import Registered, Registry, UnknownSchema
-from persist_ingest.sources.kafka.settings import divided
+from persist_ingest.sources.kafka.settings import Settings, divided
 from persist_ingest.sources.options import check_options, listed, one_of, required
 from persist_ingest.sources.options import columns as json_columns
 from persist_ingest.sources.port import ERRORS
@@ -28,7 +28,9 @@ from persist_ingest.sources.renames import AS_THEY_ARE, OPTION, Renames
 
 _FORMATS: Final = ("json", "avro", "text", "bytes")
 _ENVELOPES: Final = ("none", "upsert", "debezium")
-_OPTIONS: Final = (
+TOPICS: Final = "topicPattern"
+STARTING: Final = ("startingOffsets", ("earliest", "latest"), "earliest")
+OPTIONS: Final = (
     "bootstrapServers",
     "topic",
     "format",
@@ -144,14 +146,13 @@ class KafkaDefinition:
     @classmethod
     def of(cls, raw: Mapping[str, str], *, group: str) -> tuple["KafkaDefinition", bool]:
         """From options; and whether it begins with the latest messages. Raises InvalidArgument."""
-        settings, rest = divided(raw)
-        given = check_options(rest, _OPTIONS, "a Kafka source")
-        servers = required(given, "bootstrapServers", "host:9092")
+        _, rest = divided(raw)
+        given = check_options(rest, OPTIONS, "a Kafka source")
         envelope = one_of(given, "envelope", _ENVELOPES, "none")
         definition = cls(
             topic=required(given, "topic", "orders"),
             group=group,
-            settings=tuple(sorted({**settings, "bootstrap.servers": servers}.items())),
+            settings=settings_of(raw),
             envelope=envelope,
             value=_value(given, envelope),
             message_key=_message_key(given, envelope),
@@ -166,7 +167,7 @@ class KafkaDefinition:
         if twice := set(definition.include) & set(definition.envelope_made().fields.names):
             raise InvalidArgument("a column is both in the messages and included", hint="rename it", columns=twice)
         _ = definition.schema  # refuses what shards cannot hold
-        return definition, one_of(given, "startingOffsets", ("earliest", "latest"), "earliest") == "latest"
+        return definition, one_of(given, *STARTING) == "latest"
 
     def living(self, incarnation: str, topic_id: str | None) -> "KafkaDefinition":
         """This definition of the topic as it was found."""
@@ -222,6 +223,13 @@ class KafkaDefinition:
         # A key that has no value any more comes with nulls.
         nullable = [each if each.name in key else each.with_nullable(True) for each in fields]
         return self.renames.keyed(pa.schema(nullable), key)
+
+
+def settings_of(raw: Mapping[str, str]) -> Settings:
+    """How to reach the cluster, from options. Raises InvalidArgument."""
+    settings, rest = divided(raw)
+    given = check_options(rest, [*OPTIONS, TOPICS], "a Kafka source")
+    return tuple(sorted({**settings, "bootstrap.servers": required(given, "bootstrapServers", "host:9092")}.items()))
 
 
 def _value(given: Given, envelope: str) -> Payload:

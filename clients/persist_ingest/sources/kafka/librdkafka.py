@@ -3,8 +3,9 @@
 Source: sources.md section 3, traps and settings.
 """
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ _ALWAYS: Final = {
 }
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _DAMAGED: Final = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}
-_GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _FORBIDDEN: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -56,6 +57,8 @@ _FORBIDDEN: Final = {
 }
 
 _SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]  # it is public, but its stub is not
+FIRST: Final[Any] = _SPEC.earliest()
+LAST: Final[Any] = _SPEC.latest()
 
 # Consumers that wait for the next task of this process: connecting anew would cost more than reading.
 _idle: dict[object, list[tuple[Consumer, Complaints]]] = {}
@@ -79,7 +82,8 @@ class Librdkafka:
         return LibrdkafkaTopic(self, identify)
 
     def read(self, pieces: Sequence[MessageRange]) -> Iterator[Fetched]:
-        waiting = _idle.setdefault((self, os.getpid()), [])
+        # Of whatever topic: one is assigned anew each time.
+        waiting = _idle.setdefault((self.group, self.settings, os.getpid()), [])
         consumer, said = waiting.pop() if waiting else self.consumer()
         try:
             yield from _read(consumer, said, self.topic, {piece.partition: piece for piece in pieces})
@@ -120,12 +124,14 @@ class LibrdkafkaTopic:
         topic = metadata.topics.get(self._topic)
         if topic is None or topic.error is not None or not topic.partitions:
             raise failure(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if topic is None else topic.error, self._topic)
-        low = self._offsets(topic.partitions, _SPEC.earliest())
-        high = self._offsets(topic.partitions, _SPEC.latest())
-        bounds = {each: (low[each], high[each]) for each in sorted(low) if low[each] <= high.get(each, -1)}
+        places = [TopicPartition(self._topic, each) for each in topic.partitions]
+        low, high = self._offsets(places, FIRST), self._offsets(places, LAST)
+        bounds = {each.partition: (low[each], high[each]) for each in sorted(low) if low[each] <= high.get(each, -1)}
         if not bounds:
             raise LocationError("no partition has a leader now", hint="it is tried again later", topic=self._topic)
-        return Watermarks(cluster_id=str(metadata.cluster_id), topic_id=self._topic_id(), bounds=bounds)
+        return Watermarks(
+            cluster_id=str(metadata.cluster_id), topic_id=self._ids([self._topic])[self._topic], bounds=bounds
+        )
 
     def committed(self) -> Mapping[int, int]:
         metadata = self._metadata()
@@ -147,14 +153,18 @@ class LibrdkafkaTopic:
         self._consumer.close()
 
     def _metadata(self) -> Any:
-        """What the brokers say of the topic. Raises NotAdmitted as soon as that is known; LocationError."""
+        """What the brokers say of the topic; of all topics, where it is of none.
+
+        Raises NotAdmitted as soon as that is known, LocationError.
+        """
         self._consumer.poll(0)
         self._said.forget()
         until = system().monotonic() + ANSWER_SECONDS
         while True:
             left = until - system().monotonic()
             try:
-                return self._consumer.list_topics(self._topic, timeout=max(0.001, min(_ASK_SECONDS, left)))
+                patience = max(0.001, min(_ASK_SECONDS, left))
+                return self._consumer.list_topics(timeout=patience, **({"topic": self._topic} if self._topic else {}))
             except KafkaException as cause:
                 # It calls back with what it has to say when it is polled.
                 self._consumer.poll(0)
@@ -164,32 +174,34 @@ class LibrdkafkaTopic:
                 if left <= _ASK_SECONDS:
                     raise failure(cause.args[0], self._topic, self._said.last) from cause
 
-    def _offsets(self, partitions: Any, which: Any) -> dict[int, int]:
+    def _offsets(self, places: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
         """Of the partitions that answer."""
-        asked = {TopicPartition(self._topic, each): which for each in partitions}
-        found: dict[int, int] = {}
+        asked = dict.fromkeys(places, which)
+        found: dict[TopicPartition, int] = {}
         try:
-            told = self._admin.list_offsets(
+            answers = self._admin.list_offsets(
                 asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_SECONDS
             )
         except KafkaException as cause:
             raise failure(cause.args[0], self._topic) from cause
-        for place, answer in told.items():
+        for place, answer in answers.items():
             try:
-                found[place.partition] = answer.result().offset
+                found[TopicPartition(place.topic, place.partition)] = answer.result().offset
             except KafkaException:
                 continue  # it has no leader now: the probe leaves it out
         return found
 
-    def _topic_id(self) -> str | None:
-        """None for brokers that cannot say, as those before 3.1."""
+    def _ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Of topics; None for brokers that cannot say, as those before 3.1."""
+        found: dict[str, str | None] = dict.fromkeys(topics)
         if not self._identify:
-            return None
-        try:
-            described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=2.0)
-            return str(described[self._topic].result().topic_id)
-        except (KafkaException, AttributeError):
-            return None
+            return found
+        with contextlib.suppress(KafkaException, AttributeError):
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=2.0)
+            for topic, answer in described.items():
+                with contextlib.suppress(KafkaException):
+                    found[topic] = str(answer.result().topic_id)
+        return found
 
 
 def failure(error: Any, topic: str, said: str = "") -> Exception:
@@ -202,7 +214,7 @@ def failure(error: Any, topic: str, said: str = "") -> Exception:
             topic=topic,
             cause=text,
         )
-    if code in _GONE:
+    if code in GONE:
         return SourceFailure("the topic or a partition of it does not exist", hint="check it", topic=topic, cause=text)
     if code in _FORBIDDEN:
         return NotAdmitted(
@@ -229,7 +241,7 @@ def _read(consumer: Consumer, complaints: Complaints, topic: str, wanted: dict[i
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if error.code() in _DAMAGED:
                     raise _damaged(error.str(), topic, partition, offset)
-                if error.code() in _LOST | _GONE | _FORBIDDEN or error.fatal():
+                if error.code() in _LOST | GONE | _FORBIDDEN or error.fatal():
                     raise failure(error, topic)
                 said = error.str()
                 continue  # a broker is away: librdkafka goes on by itself
