@@ -227,6 +227,7 @@ MAY_READ_ENVIRONMENT = {
     "clients/persist/client/sql/apart/queries.py",  # hands on where libraries are, and nothing else
     "clients/persist/client/remote/__init__.py",  # gRPC's own variable, which gRPC reads itself
     "clients/persist_ingest/location.py",
+    "clients/persist_ingest/sources/secret.py",  # variables that an option names
 }
 
 

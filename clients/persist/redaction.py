@@ -50,6 +50,11 @@ def learn(text: str) -> None:
         _keep(secret)
 
 
+def learn_secret(secret: str) -> None:
+    """From now on scrub this, whatever its shape."""
+    _keep(secret)
+
+
 def learn_environment(environ: Mapping[str, str]) -> None:
     """From now on scrub what the environment names as secret, and the secrets of URIs in it."""
     for name, value in environ.items():

@@ -259,17 +259,26 @@ def start_s3(bucket: str = "persist") -> Server:
     return server
 
 
-def start_kafka(jars: Path, config: Mapping[str, str] | None = None) -> Server:
-    """One broker of Kafka in KRaft mode, from the jars in that folder; needs Java. ``uri`` is ``127.0.0.1:PORT``."""
+def start_kafka(
+    jars: Path, config: Mapping[str, str] | None = None, *, listeners: Mapping[str, int] | None = None
+) -> Server:
+    """One broker of Kafka in KRaft mode, from the jars in that folder; needs Java. ``uri`` is ``127.0.0.1:PORT``.
+
+    ``listeners``: ports beside that, which is in plain text, by what they speak: ``SSL``, ``SASL_SSL``, ….
+    """
+    others = listeners or {}
 
     def recipe(directory: Path, port: int) -> _Recipe:
         controller = free_port()
+        open_at = {"PLAINTEXT": port, **others}
+        said = {name: f"{name}://127.0.0.1:{at}" for name, at in open_at.items()}
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": ",".join([*said.values(), f"CONTROLLER://127.0.0.1:{controller}"]),
+            "advertised.listeners": ",".join(said.values()),
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{each}:{each}" for each in said)]),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(directory / "data"),
             "num.partitions": "4",

@@ -57,12 +57,12 @@ from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, toget
 from persist_ingest.sources.port import (
     BringsTimes,
     HeldUp,
-    ReadsApart,
     ReadTask,
     Revised,
     SchemaGrew,
     SourceFailure,
     SourceReader,
+    is_apart,
 )
 from persist_ingest.sources.registry import source_type
 
@@ -203,12 +203,13 @@ class Pipeline:
             except SourceFailure as error:
                 if not self._set_aside(error):
                     raise
-            except (UpstreamLost, ShardClosed):
+            except (UpstreamLost, ShardClosed) as error:
                 # Others may have released what only exports need that stand aside by now, or that left.
                 found = self._records.source(self.source.name)
-                if self._knows(found):
+                if not self._knows(found):
+                    self._take_over(found)
+                elif not self._set_aside(error):
                     raise
-                self._take_over(found)
 
     def _stepped(self) -> Step:
         begun = self._runtime.monotonic()
@@ -471,7 +472,7 @@ class Pipeline:
             return
         exports = [ExportUpper(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
-        if isinstance(self._type, ReadsApart) and not self._may_let_go():
+        if is_apart(self._type, self.source.definition) and not self._may_let_go():
             return
         if durable is not None and (not self._late or durable != self._late[-1]):
             self._late.append(durable)
@@ -490,10 +491,10 @@ class Pipeline:
 
         self._forget(least)
 
-    def _set_aside(self, error: SourceFailure) -> bool:
+    def _set_aside(self, error: PersistError) -> bool:
         """Go on without the export that this is about, or with what others know of it; False: there is no such way."""
         export = error.details.get("export")
-        if not isinstance(self._type, ReadsApart) or export not in self._shards:
+        if export not in self._shards or not is_apart(self._type, self.source.definition):
             return False
         now = stall(self._records, self.source, str(export), error, self._type)
         if now.turn == self.source.turn and str(export) not in now.troubles:
@@ -532,7 +533,8 @@ class Pipeline:
         is_same, hold = self._knows(found), held(found, self._runtime.now_ms() - SILENT_MS)
         if not is_same:
             self._take_over(found)
-        self._hold = None if hold is None else SourceFrontier.at(self.source.remap_source.kind, {0: hold})
+        kind = self.source.remap_source.kind
+        self._hold = None if hold is None else SourceFrontier.at(kind, {kind.least: hold})
         return is_same and hold != 0
 
     def _knows(self, found: Source) -> bool:

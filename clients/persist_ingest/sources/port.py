@@ -417,6 +417,19 @@ class ReadsApart(Protocol):
         ...
 
 
+@runtime_checkable
+class StandsApart(Protocol):
+    """A SourceType some of whose sources have exports that can stand aside while the others go on, without snapshots.
+
+    One that joins (Joins) is read from where the definition says, and is bound once it runs. ``open`` is given the
+    schemas of those that are to be read, and its reader has no others.
+    """
+
+    def stands_apart(self, definition: Mapping[str, object]) -> bool:
+        """Whether a source of this definition is one of these."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
     """An export is going to be snapshotted again by itself, no sooner than ``at_ms`` (milliseconds since 1970).
@@ -498,3 +511,8 @@ class Announces(Protocol):
         Doing it again does nothing. Raises SourceFailure, LocationError.
         """
         ...
+
+
+def is_apart(kind: SourceType, definition: Mapping[str, object]) -> bool:
+    """Whether exports of such a source can stand aside while the others go on."""
+    return isinstance(kind, ReadsApart) or (isinstance(kind, StandsApart) and kind.stands_apart(definition))

@@ -1,8 +1,13 @@
-"""A broker of Kafka in a JVM of its own, started by the first test that wants it, and topics on it."""
+"""A broker of Kafka in a JVM of its own, started by the first test that wants it, and topics on it.
 
+It answers in plain text, where everything is allowed, and at ports that want certificates, users and passwords.
+"""
+
+import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +32,84 @@ QUICK = {
 }
 
 
+USERS = {"admin": "adm1n-s3cret", "reader": "re4der-s3cret"}
+"""Of SASL PLAIN, with their passwords; only the first one may do anything."""
+SCRAM_USER, SCRAM_PASSWORD = "sam", "scr4m-s3cret"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Those of an authority, made by openssl: the brokers', which names 127.0.0.1 alone, and a client's."""
+
+    folder: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> "Certificates":
+        each = cls(folder)
+        for authority in ("ca", "stranger"):
+            each._openssl(
+                *("req", "-x509", *EC, "-days", "2", "-subj", f"/CN={authority}", "-keyout", f"{authority}.key"),
+                *("-out", f"{authority}.pem", "-addext", "basicConstraints=critical,CA:TRUE"),
+            )
+        for name, names in (("broker", "IP:127.0.0.1"), ("client", "DNS:client")):
+            each._openssl("req", *EC, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+            (folder / "names").write_text(f"subjectAltName={names}\n")
+            each._openssl(
+                *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+                *("-days", "2", "-out", f"{name}.pem", "-extfile", "names"),
+            )
+        whole = (folder / "broker.key").read_text() + (folder / "broker.pem").read_text()
+        (folder / "broker.both.pem").write_text(whole)
+        return each
+
+    def __getitem__(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def _openssl(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=self.folder)
+
+
+EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[servers.Server]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.made(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def ports() -> dict[str, int]:
+    """Where the broker answers otherwise than in plain text."""
+    return {each: servers.free_port() for each in ("SSL", "SASL_SSL", "SASL_PLAINTEXT")}
+
+
+@pytest.fixture(scope="session")
+def kafka(certificates: Certificates, ports: dict[str, int]) -> Iterator[servers.Server]:
     if not JARS.is_dir():
         pytest.skip("there is no Kafka broker: make setup fetches it, with Maven")
-    with servers.start_kafka(JARS, QUICK) as server:
+    with servers.start_kafka(JARS, {**QUICK, **guarded(certificates)}, listeners=ports) as server:
         yield server
+
+
+def guarded(certificates: Certificates) -> dict[str, str]:
+    """Settings of a broker: who comes in plain text may do everything, as admin may; others what they are granted."""
+    login = "org.apache.kafka.common.security"
+    users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": certificates["broker.both.pem"],
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificates["ca.pem"],
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:admin;User:CN=client",
+    }
+    for listener in ("sasl_ssl", "sasl_plaintext"):
+        at = f"listener.name.{listener}"
+        settings[f"{at}.plain.sasl.jaas.config"] = f"{login}.plain.PlainLoginModule required {users};"
+        settings[f"{at}.scram-sha-512.sasl.jaas.config"] = f"{login}.scram.ScramLoginModule required;"
+    return settings
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ Topics = Callable[..., Topic]
 
 def opened(topic: Topic, **options: str) -> KafkaReader:
     with KAFKA.create(topic.options(**options), source=topic.name) as beginning:
-        return KAFKA.open(beginning.definition, beginning.reader.exports())
+        reader = KAFKA.open(beginning.definition, beginning.reader.exports())
+    assert isinstance(reader, KafkaReader)
+    return reader
 
 
 def test_only_committed_messages_are_there_and_markers_leave_holes(topic: Topics) -> None:

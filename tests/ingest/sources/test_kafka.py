@@ -15,8 +15,10 @@ from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
 from persist import InvalidArgument, LocationError
 from persist.sources import Point, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.sources.kafka import KAFKA
+from persist_ingest.sources.kafka.kind import KafkaType
 from persist_ingest.sources.kafka.librdkafka import Librdkafka
-from persist_ingest.sources.kafka.reader import KafkaReader, KafkaType
+from persist_ingest.sources.kafka.reader import KafkaReader
+from persist_ingest.sources.kafka.settings import resolved
 from persist_ingest.sources.port import BadRows, SourceFailure
 
 KIND = SourceKind.PARTITIONS
@@ -290,7 +292,9 @@ def test_wrong_options_are_refused(options: dict[str, str], says: str) -> None:
     ("setting", "says"),
     [
         ({"kafka.sasl.password": "secret"}, "file:PATH"),
+        ({"sasl.password": "secret"}, "env:NAME"),
         ({"kafka.sasl.password": "file:/surely/not/there"}, "cannot be read"),
+        ({"kafka.sasl.password": "env:SURELY_NOT_SET"}, "not set"),
         ({"kafka.auto.offset.reset": "earliest"}, "cannot be changed"),
         ({"kafka.no.such.setting": "1"}, "refuses these settings"),
     ],
@@ -304,7 +308,7 @@ def test_secrets_are_read_where_they_are_used_and_not_kept(tmp_path: Path) -> No
     (tmp_path / "secret").write_text("s3cret\n")
     settings = (("bootstrap.servers", "nowhere:1"), ("sasl.password", f"file:{tmp_path}/secret"))
     kept = Librdkafka("orders", "group", settings)
-    assert kept.given()["sasl.password"] == "s3cret"
+    assert resolved(kept.settings)["sasl.password"] == "s3cret"
     assert b"s3cret" not in pickle.dumps(kept)
 
 

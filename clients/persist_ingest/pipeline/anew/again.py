@@ -15,11 +15,12 @@ from typing import Final
 
 from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
+from persist.sources import RemapTrace
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopped, troubles, with_trouble
-from persist_ingest.sources.port import ReadsApart
+from persist_ingest.sources.port import ReadsApart, is_apart
 from persist_ingest.sources.registry import source_type
 
 BEATS: Final = 3
@@ -67,6 +68,8 @@ def read_anew(
     source = records.source(name)
     kind = source_type(source.type)
     check_export(source, export)
+    if is_apart(kind, source.definition) and not isinstance(kind, ReadsApart):
+        return arrived(here, source, export, minter=minter, attempt=attempt or new_attempt())
     if not isinstance(kind, ReadsApart):
         raise InvalidArgument("this type of source has no snapshots", hint="create it again", type=source.type)
     before = troubles(source).get(export)
@@ -100,6 +103,41 @@ def read_anew(
         raise
     finally:
         the_minter.close()
+
+
+def arrived(here: Location, source: Source, export: str, *, minter: str, attempt: str) -> Source:
+    """Have an export run that joined, of a type without snapshots: it holds nothing of all times until now.
+
+    SUBTLE: while the record says that it is being snapshotted, pipelines forget no bindings and bind nothing of it. So
+    what is complete then is a time before which none of it is bound, and after which no binding is missing.
+    Raises InvalidArgument for one that runs or is stalled, SnapshotLost, LocationError.
+    """
+    known = troubles(source).get(export)
+    if known is None or known.state != SNAPSHOTTING:
+        raise InvalidArgument(
+            "this type of source has no snapshots",
+            hint="persist source drop-table ends the table, and add-table makes it anew, from where its topic begins",
+            source=source.name,
+            export=export,
+        )
+    the_client, records = client(here), Records(client(here))
+    source, mine = _claimed(records, source, export, True, attempt)
+    the_minter = the_client.minter(minter)
+    try:
+        trace: RemapTrace = the_minter.bindings(source.remap_source)
+        writer = the_client.open_writer(source.exports[export])
+        upper = the_client.recent_upper(source.exports[export])
+        if upper.less_than(trace.upper):
+            # Another one may have been faster, to a time of its own.
+            writer.compare_and_append_batches([], upper, trace.upper)
+    finally:
+        the_minter.close()
+
+    def place(found: Source) -> Source:
+        told = troubles(found).get(export)
+        return with_trouble(found, export, None) if told is not None and told.attempt == mine.attempt else found
+
+    return amend(records, source, place)
 
 
 def _left(known: Trouble) -> Trouble:

@@ -27,19 +27,21 @@ from persist_ingest.sources.brought.messages import (
     whole_numbers,
     without_settings,
 )
-from persist_ingest.sources.options import check_options, columns, keyed, listed, one_of, required
+from persist_ingest.sources.options import check_options, columns, listed, one_of, required
 from persist_ingest.sources.port import ERRORS, BadRows, Beginning, Stated, StatedProgress
+from persist_ingest.sources.renames import OPTION, Renames
 
-_OPTIONS: Final = (*PLACES, "format", "schema", "avroSchema", "avroHeader", "key", "export")
+_OPTIONS: Final = (*PLACES, "format", "schema", "avroSchema", "avroHeader", "key", "export", OPTION)
 _PARTS: Final = ("data", "time", "diff")
 
 
 class Cdcv2Reader(FollowedReader):
     """Follows messages of updates and progress."""
 
-    def __init__(self, export: str, schema: Schema, messages: Messages, *, is_json: bool) -> None:
+    def __init__(self, export: str, schema: Schema, messages: Messages, *, is_json: bool, renames: Renames) -> None:
         super().__init__(export, schema, messages)
-        self._fields = pa.schema([*schema.key, *schema.val])
+        self._renames = renames
+        self._fields = renames.upstream(pa.schema([*schema.key, *schema.val]))
         self._decoder = JsonDecoder(self._fields) if is_json else None
 
     @property
@@ -64,7 +66,7 @@ class Cdcv2Reader(FollowedReader):
             if not isinstance(diff, int) or isinstance(diff, bool) or not -(1 << 63) <= diff < 1 << 63:
                 raise BadRows("a diff is a whole number", hint="correct it", at=where, got=str(diff)[:80])
             # The same row at the same time is the same update, said again.
-            yield Stated(time, repr(row), ((row, diff),))
+            yield Stated(time, repr(row), ((self._renames.named(row), diff),))
 
     def _rows(self, data: Sequence[Json], where: str) -> list[Record]:
         if not data:
@@ -104,13 +106,15 @@ class Cdcv2Type:
         avro = required(given, "avroSchema", '[{"type": "array", …}, {"type": "record", …}]') if kind == "avro" else ""
         declared = avro_data(avro) if kind == "avro" else columns(required(given, "schema", "id bigint, name string"))
         required(given, "key", "id")
-        schema = keyed(declared, listed(given, "key"))
+        renames = Renames.of(given)
+        schema = renames.keyed(declared, listed(given, "key"))
         export = given.get("export") or "rows"
         if export == ERRORS:
             raise InvalidArgument("the export errors is for bad rows", hint="choose another name for export")
         where = Where.of(given, options, group=f"persist-{source}").found(self._connect)
         header = one_of(given, "avroHeader", ("none", "confluent"), "none") == "confluent"
         definition = {"where": where.to_json(), "format": kind, "avro": avro, "header": header, "export": export}
+        definition["renames"] = renames.to_json()
         reader = self._reader(definition, schema)
         yield Beginning(definition=definition, reader=reader, bound=SourceFrontier.minimum(reader.kind))
 
@@ -124,7 +128,13 @@ class Cdcv2Type:
         how = How(definition["format"], definition["avro"], definition["header"])
         # StatedProgress says what is missing, so what a topic threw away need not be there.
         messages = Where.from_json(definition["where"]).messages(self._connect, how, whole=False)
-        return Cdcv2Reader(definition["export"], schema, messages, is_json=how.format == "json")
+        return Cdcv2Reader(
+            definition["export"],
+            schema,
+            messages,
+            is_json=how.format == "json",
+            renames=Renames.from_json(definition.get("renames")),
+        )
 
 
 def avro_data(schema: str) -> pa.Schema:

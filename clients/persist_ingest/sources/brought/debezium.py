@@ -28,10 +28,11 @@ from persist_ingest.sources.brought.messages import (
 )
 from persist_ingest.sources.kafka.cluster import Fetched
 from persist_ingest.sources.kafka.envelopes import Debezium
-from persist_ingest.sources.options import check_options, columns, keyed, listed, required
+from persist_ingest.sources.options import check_options, columns, listed, required
 from persist_ingest.sources.port import ERRORS, BadRows, Beginning, SourceFailure, Stated, StatedProgress
+from persist_ingest.sources.renames import OPTION, Renames
 
-_OPTIONS: Final = (*PLACES, "transactionPath", "transactionTopic", "dataCollection", "schema", "key", "export")
+_OPTIONS: Final = (*PLACES, "transactionPath", "transactionTopic", "dataCollection", "schema", "key", "export", OPTION)
 REMEMBERED: Final = 1_000_000
 """Transactions whose end is known when it comes again."""
 
@@ -80,8 +81,10 @@ class DebeziumReader(FollowedReader):
         fields: str,
         collection: str,
         counter: CounterTimeline,
+        renames: Renames,
     ) -> None:
         super().__init__(export, schema, changes)
+        self._renames = renames
         self._transactions = transactions
         self._envelope = Debezium(columns(fields))
         self._collection = collection
@@ -156,7 +159,8 @@ class DebeziumReader(FollowedReader):
                 at=where,
                 payload=payload[:200],
             )
-        values = {name: column.to_pylist() for name, column in meaning.columns.items()}
+        columns = self._renames.named(meaning.columns)
+        values = {name: column.to_pylist() for name, column in columns.items()}
         signs = meaning.signs.to_pylist()
         return tuple(({name: values[name][at] for name in values}, int(sign or 0)) for at, sign in enumerate(signs))
 
@@ -186,7 +190,8 @@ class DebeziumType:
         one_partition(transactions)
         required(given, "key", "id")
         fields = required(given, "schema", "id bigint, name string")
-        schema = keyed(columns(fields), listed(given, "key"))
+        renames = Renames.of(given)
+        schema = renames.keyed(columns(fields), listed(given, "key"))
         export = given.get("export") or "rows"
         if export == ERRORS:
             raise InvalidArgument("the export errors is for bad rows", hint="choose another name for export")
@@ -201,6 +206,7 @@ class DebeziumType:
             "fields": fields,
             "collection": collection,
             "export": export,
+            "renames": renames.to_json(),
         }
         reader = self._reader(definition, schema)
         yield Beginning(definition=definition, reader=reader, bound=SourceFrontier.minimum(reader.kind))
@@ -222,6 +228,7 @@ class DebeziumType:
             fields=definition["fields"],
             collection=definition["collection"],
             counter=counter_of(transactions),
+            renames=Renames.from_json(definition.get("renames")),
         )
 
 

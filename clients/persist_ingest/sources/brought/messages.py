@@ -16,12 +16,12 @@ from persist.typed import Fields, Json
 from persist_ingest.given import Given
 from persist_ingest.sources.files.places import Content, Found, place_of
 from persist_ingest.sources.kafka.cluster import KafkaCluster, Topic
+from persist_ingest.sources.kafka.settings import divided
 from persist_ingest.sources.options import required
 from persist_ingest.sources.port import BadRows, SourceFailure
 from persist_ingest.sources.ranges import MessageRange
 
 Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], KafkaCluster]
-SETTING: Final = "kafka."
 PLACES: Final = ("path", "bootstrapServers", "topic")
 """The options that say where messages are, besides settings of librdkafka."""
 _HEADER_BYTES: Final = 5
@@ -249,7 +249,7 @@ class Where:
                 raise InvalidArgument("options path and topic exclude each other", hint="keep one of them")
             return cls(path=required(given, "path", "/data/changes"))
         servers = required(given, "bootstrapServers", "host:9092")
-        settings = {name[len(SETTING) :]: text for name, text in raw.items() if name.lower().startswith(SETTING)}
+        settings, _ = divided(raw)
         pairs = tuple(sorted({**settings, "bootstrap.servers": servers}.items()))
         return cls(topic=required(given, "topic", "orders"), group=group, settings=pairs)
 
@@ -301,7 +301,7 @@ class Where:
 
 def without_settings(raw: Mapping[str, str]) -> dict[str, str]:
     """The options that are not settings of librdkafka."""
-    return {name: text for name, text in raw.items() if not name.lower().startswith(SETTING)}
+    return divided(raw)[1]
 
 
 def life_of(cluster_id: str, topic_id: str | None, topic: str) -> str:

@@ -25,9 +25,10 @@ from persist_ingest.given import Given
 from persist_ingest.sources.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
 from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of, place_of
-from persist_ingest.sources.options import check_options, columns, keyed, listed, number, one_of, required
+from persist_ingest.sources.options import check_options, columns, listed, number, one_of, required
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
 from persist_ingest.sources.ranges import MessageRange
+from persist_ingest.sources.renames import AS_THEY_ARE, OPTION, Renames
 
 SPLIT_BYTES: Final = 32 << 20
 """A Parquet file is cut for several tasks into parts not smaller than this."""
@@ -38,6 +39,7 @@ _OPTIONS: Final = (
     "schema",
     "key",
     "include",
+    OPTION,
     "export",
     "pattern",
     "settleSeconds",
@@ -68,23 +70,26 @@ class FilesDefinition:
     bad_rows: str
     header: bool
     delimiter: str
+    renames: Renames = AS_THEY_ARE
 
     def to_json(self) -> dict[str, object]:
         """As ``from_json`` takes it."""
         named = {name: getattr(self, name) for name in self.__slots__}
         fields = base64.b64encode(self.fields.serialize().to_pybytes()).decode()
-        return {**named, "fields": fields, "key": list(self.key), "include": list(self.include)}
+        lists = {"key": list(self.key), "include": list(self.include)}
+        return {**named, "fields": fields, **lists, "renames": self.renames.to_json()}
 
     @classmethod
     def from_json(cls, given: Fields) -> "FilesDefinition":
         """What ``to_json`` gave."""
         fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(given["fields"])))
-        return cls(**{**given, "fields": fields, "key": tuple(given["key"]), "include": tuple(given["include"])})
+        lists = {"key": tuple(given["key"]), "include": tuple(given["include"])}
+        return cls(**{**given, "fields": fields, **lists, "renames": Renames.from_json(given.get("renames"))})
 
     @property
     def schema(self) -> Schema:
         """Of the export: the columns of the files, then those included."""
-        return keyed(pa.schema([*self.fields, *(_INCLUDED[name] for name in self.include)]), self.key)
+        return self.renames.keyed(pa.schema([*self.fields, *(_INCLUDED[name] for name in self.include)]), self.key)
 
     def how(self) -> AnyFormat:
         """How the files are read."""
@@ -101,6 +106,7 @@ class FilesTask:
     how: AnyFormat
     export: str
     schema: Schema
+    renames: Renames
     bad_rows: str
     pieces: tuple[MessageRange, ...]
     bytes: int
@@ -128,6 +134,7 @@ class FilesTask:
         named = dict(zip(block.rows.schema.names, block.rows.columns, strict=True))
         named.setdefault("row", pa.array(block.offsets))
         named.setdefault("path", pa.repeat(path_of(key), count))
+        named = self.renames.named(named)
         fields = pa.schema([*self.schema.key, *self.schema.val])
         return Changes(
             export=self.export,
@@ -228,6 +235,7 @@ class FilesReader:
             how=self._definition.how(),
             export=self._definition.export,
             schema=self._schema,
+            renames=self._definition.renames,
             bad_rows=self._definition.bad_rows,
             pieces=group,
             bytes=size,
@@ -261,10 +269,11 @@ class FilesType:
     """Options. ``path``: a directory, or ``s3://bucket/prefix``. ``format``: csv, json (lines) or parquet.
 
     ``schema``: columns such as ``id bigint not null, name string``; for Parquet the first file by name decides when
-    it is not given. ``key``: names of key columns. ``include``: further columns ``path``, ``row``. ``export``: the
-    collection's name, ``rows`` by default. ``pattern``: of paths below the root, as in a shell. ``settleSeconds``: a
-    file is complete when it did not change for so long, not when it appears. ``badRows``: fail, or divert to the
-    export ``errors``. ``header`` and ``delimiter``: of CSV files. Names ending in gz, bz2, zst, lz4 are unpacked.
+    it is not given. ``key``: names of key columns. ``include``: further columns ``path``, ``row``. ``renameColumns``:
+    names in the table, as ``name:title``. ``export``: the collection's name, ``rows`` by default. ``pattern``: of
+    paths below the root, as in a shell. ``settleSeconds``: a file is complete when it did not change for so long, not
+    when it appears. ``badRows``: fail, or divert to the export ``errors``. ``header`` and ``delimiter``: of CSV files.
+    Names ending in gz, bz2, zst, lz4 are unpacked.
     """
 
     @contextmanager
@@ -310,6 +319,7 @@ def _defined(given: Given) -> FilesDefinition:
         bad_rows=one_of(given, "badRows", (FAIL, DIVERT), FAIL),
         header=given.flag("header", True),
         delimiter=delimiter,
+        renames=Renames.of(given),
     )
     return _stored(definition)
 
@@ -317,7 +327,7 @@ def _defined(given: Given) -> FilesDefinition:
 def _stored(definition: FilesDefinition) -> FilesDefinition:
     """With the types shards have: a shard's rows are what files are read to."""
     schema = definition.schema
-    kinds = {each.name: each for each in (*schema.key, *schema.val)}
+    kinds = {each.name: each for each in definition.renames.upstream(pa.schema([*schema.key, *schema.val]))}
     fields = pa.schema([kinds[name] for name in definition.fields.names])
     named = {name: getattr(definition, name) for name in definition.__slots__}
     return FilesDefinition(**{**named, "fields": fields})

@@ -4,7 +4,7 @@ Partitions that are added later are read from their first message. Consumer grou
 the group ``persist-<source>`` is only committed what is durable, for those who watch lag.
 """
 
+from persist_ingest.sources.kafka.kind import KafkaType
 from persist_ingest.sources.kafka.librdkafka import Librdkafka
-from persist_ingest.sources.kafka.reader import KafkaType
 
 KAFKA = KafkaType(Librdkafka)

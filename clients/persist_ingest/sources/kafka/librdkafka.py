@@ -3,11 +3,10 @@
 Source: sources.md section 3, traps and settings.
 """
 
-import logging
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -15,10 +14,12 @@ from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from persist import InvalidArgument, LocationError
+from persist.redaction import scrub
 from persist.runtime import system
 from persist.sources import UpstreamLost
-from persist.typed import Record
 from persist_ingest.sources.kafka.cluster import Fetched, Watermarks
+from persist_ingest.sources.kafka.complaints import Complaints, NotAdmitted
+from persist_ingest.sources.kafka.settings import check_kept, resolved
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.ranges import MessageRange
 
@@ -27,6 +28,8 @@ STALLED_SECONDS: Final = 60.0
 """A range none of which arrives for so long is given up, to be tried again later."""
 FETCH_MESSAGES: Final = 8192
 _WAIT_SECONDS: Final = 0.1
+_ASK_SECONDS: Final = 1.0
+"""After which an answer that did not come is looked into."""
 _IDLE_MAX: Final = 2
 
 _ALWAYS: Final = {
@@ -46,21 +49,24 @@ _ALWAYS: Final = {
 }
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _DAMAGED: Final = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.INVALID_MSG}
-_GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-_SECRET: Final = ("password", "secret", "private", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config")
-_FILE: Final = "file:"
+GONE: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_FORBIDDEN: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 
 _SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]  # it is public, but its stub is not
-
-_LOG: Final = logging.getLogger(__name__)
+FIRST: Final[Any] = _SPEC.earliest()
+LAST: Final[Any] = _SPEC.latest()
 
 # Consumers that wait for the next task of this process: connecting anew would cost more than reading.
-_idle: dict[object, list[Consumer]] = {}
+_idle: dict[object, list[tuple[Consumer, Complaints]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Librdkafka:
-    """A topic, and the settings to reach it: those of librdkafka; ``file:PATH`` stands for what a file holds."""
+    """A topic, and the settings to reach it: those of librdkafka, secrets as ``settings.resolved`` takes them."""
 
     topic: str
     group: str
@@ -68,11 +74,7 @@ class Librdkafka:
 
     def __post_init__(self) -> None:
         for name, text in self.settings:
-            if any(word in name for word in _SECRET) and not text.startswith(_FILE):
-                raise InvalidArgument(
-                    "a secret is not kept with the source",
-                    hint=f"give kafka.{name}=file:PATH, and have that file wherever the source is read",
-                )
+            check_kept(name, text)
             if name in _ALWAYS or name in ("group.id", "group.instance.id"):
                 raise InvalidArgument(f"option kafka.{name} cannot be changed", hint="drop it: reading relies on it")
 
@@ -80,10 +82,11 @@ class Librdkafka:
         return LibrdkafkaTopic(self, identify)
 
     def read(self, pieces: Sequence[MessageRange]) -> Iterator[Fetched]:
-        waiting = _idle.setdefault((self, os.getpid()), [])
-        consumer = waiting.pop() if waiting else self.consumer()
+        # Of whatever topic: one is assigned anew each time.
+        waiting = _idle.setdefault((self.group, self.settings, os.getpid()), [])
+        consumer, said = waiting.pop() if waiting else self.consumer()
         try:
-            yield from _read(consumer, self.topic, {piece.partition: piece for piece in pieces})
+            yield from _read(consumer, said, self.topic, {piece.partition: piece for piece in pieces})
             consumer.resume([TopicPartition(self.topic, piece.partition) for piece in pieces])
             consumer.unassign()
         except KafkaException as cause:
@@ -93,20 +96,18 @@ class Librdkafka:
             consumer.close()
             raise
         if len(waiting) < _IDLE_MAX:
-            waiting.append(consumer)
+            waiting.append((consumer, said))
         else:
             consumer.close()
 
-    def consumer(self) -> Consumer:
-        """A new consumer. Raises InvalidArgument for settings librdkafka refuses."""
+    def consumer(self) -> tuple[Consumer, Complaints]:
+        """A new consumer, and what it says. Raises InvalidArgument for settings librdkafka refuses."""
+        said = Complaints()
+        given = {**resolved(self.settings), **_ALWAYS, "group.id": self.group, "error_cb": said.error}
         try:
-            return Consumer({**self.given(), **_ALWAYS, "group.id": self.group}, logger=_LOG)
+            return Consumer(given, logger=said), said
         except KafkaException as cause:
-            raise InvalidArgument("Kafka's client refuses these settings", cause=cause) from cause
-
-    def given(self) -> Record:
-        """The settings with what files hold in their places. Raises InvalidArgument for one that cannot be read."""
-        return {name: _value(name, text) for name, text in self.settings}
+            raise InvalidArgument("Kafka's client refuses these settings", cause=scrub(str(cause))) from cause
 
 
 class LibrdkafkaTopic:
@@ -114,28 +115,27 @@ class LibrdkafkaTopic:
 
     def __init__(self, cluster: Librdkafka, identify: bool) -> None:
         self._topic = cluster.topic
-        self._consumer = cluster.consumer()
-        self._admin = AdminClient(cluster.given(), logger=_LOG)
+        self._consumer, self._said = cluster.consumer()
+        self._admin = AdminClient(resolved(cluster.settings), logger=self._said)
         self._identify = identify
 
     def watermarks(self) -> Watermarks:
-        try:
-            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
-        except KafkaException as cause:
-            raise failure(cause.args[0], self._topic) from cause
+        metadata = self._metadata()
         topic = metadata.topics.get(self._topic)
         if topic is None or topic.error is not None or not topic.partitions:
             raise failure(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if topic is None else topic.error, self._topic)
-        low = self._offsets(topic.partitions, _SPEC.earliest())
-        high = self._offsets(topic.partitions, _SPEC.latest())
-        bounds = {each: (low[each], high[each]) for each in sorted(low) if low[each] <= high.get(each, -1)}
+        places = [TopicPartition(self._topic, each) for each in topic.partitions]
+        low, high = self._offsets(places, FIRST), self._offsets(places, LAST)
+        bounds = {each.partition: (low[each], high[each]) for each in sorted(low) if low[each] <= high.get(each, -1)}
         if not bounds:
             raise LocationError("no partition has a leader now", hint="it is tried again later", topic=self._topic)
-        return Watermarks(cluster_id=str(metadata.cluster_id), topic_id=self._topic_id(), bounds=bounds)
+        return Watermarks(
+            cluster_id=str(metadata.cluster_id), topic_id=self._ids([self._topic])[self._topic], bounds=bounds
+        )
 
     def committed(self) -> Mapping[int, int]:
+        metadata = self._metadata()
         try:
-            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
             asked = [TopicPartition(self._topic, each) for each in metadata.topics[self._topic].partitions]
             told = self._consumer.committed(asked, timeout=ANSWER_SECONDS)
         except KafkaException as cause:
@@ -152,37 +152,61 @@ class LibrdkafkaTopic:
     def close(self) -> None:
         self._consumer.close()
 
-    def _offsets(self, partitions: Any, which: Any) -> dict[int, int]:
+    def _metadata(self) -> Any:
+        """What the brokers say of the topic; of all topics, where it is of none.
+
+        Raises NotAdmitted as soon as that is known, LocationError.
+        """
+        self._consumer.poll(0)
+        self._said.forget()
+        until = system().monotonic() + ANSWER_SECONDS
+        while True:
+            left = until - system().monotonic()
+            try:
+                patience = max(0.001, min(_ASK_SECONDS, left))
+                return self._consumer.list_topics(timeout=patience, **({"topic": self._topic} if self._topic else {}))
+            except KafkaException as cause:
+                # It calls back with what it has to say when it is polled.
+                self._consumer.poll(0)
+                refusal = self._said.refusal(self._topic)
+                if refusal is not None:
+                    raise refusal from cause
+                if left <= _ASK_SECONDS:
+                    raise failure(cause.args[0], self._topic, self._said.last) from cause
+
+    def _offsets(self, places: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
         """Of the partitions that answer."""
-        asked = {TopicPartition(self._topic, each): which for each in partitions}
-        found: dict[int, int] = {}
+        asked = dict.fromkeys(places, which)
+        found: dict[TopicPartition, int] = {}
         try:
-            told = self._admin.list_offsets(
+            answers = self._admin.list_offsets(
                 asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_SECONDS
             )
         except KafkaException as cause:
             raise failure(cause.args[0], self._topic) from cause
-        for place, answer in told.items():
+        for place, answer in answers.items():
             try:
-                found[place.partition] = answer.result().offset
+                found[TopicPartition(place.topic, place.partition)] = answer.result().offset
             except KafkaException:
                 continue  # it has no leader now: the probe leaves it out
         return found
 
-    def _topic_id(self) -> str | None:
-        """None for brokers that cannot say, as those before 3.1."""
+    def _ids(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """Of topics; None for brokers that cannot say, as those before 3.1."""
+        found: dict[str, str | None] = dict.fromkeys(topics)
         if not self._identify:
-            return None
-        try:
-            described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=2.0)
-            return str(described[self._topic].result().topic_id)
-        except (KafkaException, AttributeError):
-            return None
+            return found
+        with contextlib.suppress(KafkaException, AttributeError):
+            described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=2.0)
+            for topic, answer in described.items():
+                with contextlib.suppress(KafkaException):
+                    found[topic] = str(answer.result().topic_id)
+        return found
 
 
-def failure(error: Any, topic: str) -> Exception:
-    """What an error of the client means to a pipeline."""
-    code, text = error.code(), error.str()
+def failure(error: Any, topic: str, said: str = "") -> Exception:
+    """What an error of the client means to a pipeline. ``said``: what it said besides, which says more."""
+    code, text = error.code(), said or scrub(error.str())
     if code in _LOST:
         return UpstreamLost(
             "the topic no longer has what was to be read",
@@ -190,16 +214,24 @@ def failure(error: Any, topic: str) -> Exception:
             topic=topic,
             cause=text,
         )
-    if code in _GONE:
+    if code in GONE:
         return SourceFailure("the topic or a partition of it does not exist", hint="check it", topic=topic, cause=text)
+    if code in _FORBIDDEN:
+        return NotAdmitted(
+            "this user may not read the topic, or commit for the group",
+            hint="grant it read and describe of the topic, and read of the group persist-SOURCE (kafka-acls.sh --add)",
+            topic=topic,
+            cause=text,
+        )
     return LocationError("Kafka does not answer as it must", hint="it is tried again later", topic=topic, cause=text)
 
 
-def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> Iterator[Fetched]:
+def _read(consumer: Consumer, complaints: Complaints, topic: str, wanted: dict[int, MessageRange]) -> Iterator[Fetched]:
     """Ranges end by position, not by count: markers, aborted and compacted messages leave holes in the offsets."""
     left = {piece.partition: piece.length for piece in wanted.values()}
     consumer.assign([TopicPartition(topic, piece.partition, piece.begin) for piece in wanted.values()])
     heard, said = system().monotonic(), ""
+    complaints.forget()
     while left:
         # SUBTLE: consume waits to the end of its time unless it has as many messages as it was asked for.
         batch = consumer.consume(min(FETCH_MESSAGES, max(sum(left.values()), 1)), _WAIT_SECONDS)
@@ -209,7 +241,7 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if error.code() in _DAMAGED:
                     raise _damaged(error.str(), topic, partition, offset)
-                if error.code() in _LOST | _GONE or error.fatal():
+                if error.code() in _LOST | GONE | _FORBIDDEN or error.fatal():
                     raise failure(error, topic)
                 said = error.str()
                 continue  # a broker is away: librdkafka goes on by itself
@@ -227,8 +259,12 @@ def _read(consumer: Consumer, topic: str, wanted: dict[int, MessageRange]) -> It
             yield from (_fetched(partition, messages) for partition, messages in taken.items())
             heard = system().monotonic()
         elif system().monotonic() - heard > STALLED_SECONDS:
-            hint = "it is tried again later"
-            raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=said or "unknown")
+            hint, cause = "it is tried again later", said or complaints.last or "unknown"
+            raise LocationError("messages do not arrive", hint=hint, topic=topic, left=left, cause=scrub(cause))
+        else:
+            refusal = complaints.refusal(topic)
+            if refusal is not None:
+                raise refusal
 
 
 def _damaged(said: str, topic: str, partition: int | None, offset: int | None) -> LocationError:
@@ -252,14 +288,3 @@ def _fetched(partition: int, messages: list[Any]) -> Fetched:
         timestamps=[moment if kind else -1 for kind, moment in (message.timestamp() for message in messages)],
         headers=[message.headers() for message in messages],
     )
-
-
-def _value(name: str, text: str) -> str:
-    if not text.startswith(_FILE):
-        return text
-    try:
-        return Path(text.removeprefix(_FILE)).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as cause:
-        raise InvalidArgument(
-            f"option kafka.{name} names a file that cannot be read", hint="check it", got=text
-        ) from cause

@@ -1,99 +1,35 @@
-"""The type ``kafka``: options, watermarks, tasks of offset ranges.
+"""Watermarks and plans of one topic.
 
 Source: design 003; sources.md section 3.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from persist import LocationError, Schema
-from persist.arrow import ArrowArray
 from persist.sources import Point, Probe, SourceFrontier, SourceKind
-from persist.typed import Fields, Record
-from persist_ingest.sources.divert import DIVERT, BadRow, diverted, errors_schema
-from persist_ingest.sources.kafka.cluster import Fetched, KafkaCluster, Topic, Watermarks
+from persist_ingest.sources.divert import DIVERT, errors_schema
+from persist_ingest.sources.kafka.cluster import KafkaCluster, Topic, Watermarks
 from persist_ingest.sources.kafka.definition import KafkaDefinition
-from persist_ingest.sources.kafka.envelopes import Envelope, Meaning, included
-from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, Upserts, UpstreamStatus
+from persist_ingest.sources.kafka.task import LEAST_PER_TASK, KafkaTask, columns_of
+from persist_ingest.sources.port import ERRORS, SourceFailure, UpstreamStatus
 from persist_ingest.sources.ranges import MessageRange, pieces, share
 
-MESSAGE_BYTES: Final = 200
-"""What a message counts for in the weight of a task: brokers do not report sizes."""
-LEAST_PER_TASK: Final = 4096
 _KEYS: Final = pa.int64()
-
-Connect: TypeAlias = Callable[[str, str, tuple[tuple[str, str], ...]], KafkaCluster]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaTask:
-    """Ranges of offsets of some partitions."""
-
-    cluster: KafkaCluster
-    envelope: Envelope
-    include: tuple[str, ...]
-    export: str
-    schema: Schema
-    bad_rows: str
-    pieces: tuple[MessageRange, ...]
-
-    @property
-    def weight(self) -> int:
-        return sum(piece.length for piece in self.pieces) * MESSAGE_BYTES
-
-    @property
-    def ordered(self) -> bool:
-        return self.envelope.upserts
-
-    def read(self) -> Iterator[Event]:
-        # SUBTLE: partitions read together come in an order that is another one each time. Only Changes may do that.
-        groups = [(piece,) for piece in self.pieces] if self.ordered else [self.pieces]
-        for group in groups:
-            for fetched in self.cluster.read(group):
-                yield from self._events(fetched)
-
-    def _events(self, fetched: Fetched) -> Iterator[Event]:
-        meaning = self.envelope.meaning(fetched)
-        if meaning.bad:
-            yield diverted(self.export, self._bad(fetched, meaning), self.bad_rows, _KEYS)
-        if not len(meaning.places):
-            return
-        further = {name: included(name, fetched, meaning.places) for name in self.include}
-        named = {**meaning.columns, **further}
-        fields = pa.schema([*self.schema.key, *self.schema.val])
-        columns = [_plain(named[each.name], each.type) for each in fields]
-        event: Record = {
-            "export": self.export,
-            "rows": pa.RecordBatch.from_arrays(columns, schema=fields),
-            "offsets": pa.array(np.asarray(fetched.offsets, dtype=np.uint64)[meaning.places]),
-            "partitions": pa.array(np.full(len(meaning.places), fetched.partition, np.int64)),
-        }
-        if self.envelope.upserts:
-            yield Upserts(**event, present=meaning.signs)
-        else:
-            yield Changes(**event, diffs=meaning.signs)
-
-    def _bad(self, fetched: Fetched, meaning: Meaning) -> list[BadRow]:
-        return [
-            BadRow(fetched.partition, fetched.offsets[each.index], each.error, fetched.values[each.index])
-            for each in meaning.bad
-        ]
 
 
 class KafkaReader:
     """Watermarks and plans of one topic."""
 
-    def __init__(self, definition: KafkaDefinition, cluster: KafkaCluster) -> None:
+    def __init__(self, definition: KafkaDefinition, cluster: KafkaCluster, schema: Schema | None = None) -> None:
+        """``schema``: the table's, where it may have more columns by now than at first."""
         self._definition = definition
         self._cluster = cluster
         self._topic: Topic | None = None
-        self._envelope = definition.envelope_made()
-        self._schema = definition.schema
+        self._schema = schema or definition.schema
+        self._envelope = definition.envelope_made(columns_of(self._schema))
         self._committed: dict[int, int] | None = None
 
     @property
@@ -125,7 +61,10 @@ class KafkaReader:
         return [self._task(group) for group in groups]
 
     def adopt(self, export: str, schema: Schema) -> None:
-        if self.exports().get(export) != schema:
+        if export == self._definition.export and self._definition.value.registry is not None:
+            self._schema = schema
+            self._envelope = self._definition.envelope_made(columns_of(schema))
+        elif self.exports().get(export) != schema:
             raise SourceFailure("the columns of a topic are declared once", export=export)
 
     def commit(self, frontier: SourceFrontier) -> None:
@@ -162,55 +101,12 @@ class KafkaReader:
             include=self._definition.include,
             export=self._definition.export,
             schema=self._schema,
+            renames=self._definition.renames,
             bad_rows=self._definition.bad_rows,
             pieces=group,
         )
 
 
-class KafkaType:
-    """Options. ``bootstrapServers``, ``topic``; ``kafka.NAME``: a setting of librdkafka, secrets as ``file:PATH``.
-
-    ``format``: json, avro, text or bytes (one column ``value``). ``schema``: for JSON, columns such as
-    ``id bigint, name string``. ``avroSchema``: the record's schema as JSON; ``avroHeader``: none, or confluent for
-    payloads with a registry's header, and ``avroSchemaId`` the only one to accept. ``envelope``: none (each message
-    adds a row), upsert (the message key's newest value), debezium (JSON with before, after, op).
-    ``key``: names of key columns. For upsert the message key: ``keyFormat`` json with ``keySchema``, avro with
-    ``keyAvroSchema``, text or bytes (one column named by ``key``). ``include``: columns partition, offset, timestamp,
-    headers, key. ``startingOffsets``: earliest or latest. ``badRows``: fail or divert. ``export``: its name.
-    """
-
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-
-    @contextmanager
-    def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
-        definition, latest = KafkaDefinition.of(options, group=f"persist-{source}")
-        cluster = self._connect(definition.topic, definition.group, definition.settings)
-        topic = cluster.connect(identify=True)
-        try:
-            now = topic.watermarks()
-        finally:
-            topic.close()
-        definition = definition.living(life(now, definition.topic), now.topic_id)
-        bounds = {partition: high if latest else low for partition, (low, high) in now.bounds.items()}
-        yield Beginning(
-            definition=definition.to_json(),
-            reader=KafkaReader(definition, cluster),
-            bound=SourceFrontier.at(SourceKind.PARTITIONS, bounds),
-        )
-
-    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> KafkaReader:
-        known = KafkaDefinition.from_json(definition)
-        return KafkaReader(known, self._connect(known.topic, known.group, known.settings))
-
-    def drop(self, definition: Mapping[str, object]) -> None:
-        """Nothing was set up: the topic is not ours, and the group's offsets expire."""
-
-
 def life(now: Watermarks, topic: str) -> str:
     """The incarnation: the cluster's id and the topic's. Where brokers report no topic's id its name stands for it."""
     return f"{now.cluster_id}/{topic if now.topic_id is None else now.topic_id}"
-
-
-def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
-    return column if column.type == kind else column.cast(kind)
