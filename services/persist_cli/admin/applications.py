@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from persist.core.ids import ShardId
 from persist.core.shard.commands import ApplicationsForgotten, ForgetApplications
 from persist.core.shard.state import State
-from persist.core.shard.transitions.forgetting import APPLICATIONS_MAX
+from persist.core.shard.transitions.applications import APPLICATIONS_MAX
 from persist.errors import InvalidArgument
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import each

@@ -166,7 +166,7 @@ def blocking_calls_lose_their_tokens() -> Any:
 
 @bug
 def versions_that_were_committed_are_committed_again() -> Any:
-    return swapped(transitions, _transaction_outcome=lambda transaction, state: None)
+    return swapped(transitions, transaction_outcome=lambda transaction, state: None)
 
 
 @bug

@@ -6,7 +6,7 @@ Source: librdkafka, rdkafka_transport.c and rdkafka_sasl.c (texts of errors), as
 import logging
 import re
 from collections import deque
-from typing import Any, Final
+from typing import Final, Protocol
 
 from persist import Determinate
 from persist.redaction import scrub
@@ -69,22 +69,29 @@ class NotAdmitted(Determinate):
     reason = "NOT_ADMITTED"
 
 
+class ClientError(Protocol):
+    """An error as the client has it."""
+
+    def str(self) -> str:
+        """What it says."""
+
+
 class Complaints:
     """Those of one client, newest last. Given to it as its logger and for its errors; called by it as it is polled."""
 
     def __init__(self) -> None:
         self._said: deque[str] = deque(maxlen=_KEPT)
 
-    def log(self, level: int, text: str, *given: Any) -> None:
+    def log(self, level: int, text: str, *given: object) -> None:
         """As a logger's. Kept is what is about a connection that failed."""
         line = text % given if given else text
         if level >= logging.WARNING or "FAIL" in line:
             self._said.append(line)
         _LOG.log(level, "%s", scrub(line, _SHOWN))
 
-    def error(self, error: Any) -> None:
+    def error(self, error: ClientError) -> None:
         """What the client calls for errors that are about none of its calls."""
-        self._said.append(str(error.str()))
+        self._said.append(error.str())
 
     def forget(self) -> None:
         """What was is over."""

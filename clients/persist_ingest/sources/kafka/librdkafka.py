@@ -174,7 +174,7 @@ class LibrdkafkaTopic:
                 if left <= _ASK_SECONDS:
                     raise failure(cause.args[0], self._topic, self._said.last) from cause
 
-    def _offsets(self, places: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
+    def _offsets(self, places: Iterable[TopicPartition], which: kafka_admin.OffsetSpec) -> dict[TopicPartition, int]:
         """Of the partitions that answer."""
         asked = dict.fromkeys(places, which)
         found: dict[TopicPartition, int] = {}

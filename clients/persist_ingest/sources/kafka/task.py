@@ -5,7 +5,7 @@ Source: design 003; sources.md section 3.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +123,7 @@ class KafkaTask:
         name = array_of([self._called(partition)], pa.string())
         return pa.DictionaryArray.from_arrays(array_of(np.zeros(count, np.int32)), name)
 
-    def _called(self, partition: int) -> Any:
+    def _called(self, partition: int) -> str | int:
         return f"{self.topic}/{partition}" if self.topic else partition
 
 

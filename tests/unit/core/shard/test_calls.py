@@ -11,10 +11,10 @@ from persist.core.shard import commands as c
 from persist.core.shard.rebirth import reborn
 from persist.core.shard.state import State, Verdict
 from persist.core.shard.transitions import calls
+from persist.core.shard.transitions.applications import APPLICATIONS_MAX
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.calls import TOKEN_MS, WINDOW
 from persist.core.shard.transitions.dispatch import Context
-from persist.core.shard.transitions.forgetting import APPLICATIONS_MAX
 from persist.errors import InvalidArgument, LeaseExpired, ShardClosed
 
 NOW = Context(now_ms=5_000, forget_every=1)

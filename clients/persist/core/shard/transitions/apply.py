@@ -28,7 +28,7 @@ from persist.core.shard.state import (
 )
 from persist.core.shard.table import Table
 from persist.core.shard.trace import push
-from persist.core.shard.transitions import forgetting, repair  # noqa: F401  # their transitions register
+from persist.core.shard.transitions import repair  # noqa: F401  # its transition registers
 from persist.core.shard.transitions.append import (
     BODY_BYTES,
     check_batch,
@@ -37,6 +37,7 @@ from persist.core.shard.transitions.append import (
     rebased,
     same_body,
 )
+from persist.core.shard.transitions.applications import check_same_version, transaction_outcome
 from persist.core.shard.transitions.calls import (
     application_forgotten,
     cannot_tell,
@@ -171,12 +172,12 @@ def _known_outcome(command: c.CompareAndAppend, state: State) -> AnyOutcome:
         if isinstance(found, CallOutcome):
             return _outcome_of(found)
     # What is remembered longest comes first: it knows whose version this is, and a replay whatever its bounds are now.
-    known: Any = _transaction_outcome(command, state)
+    known: Any = transaction_outcome(command, state)
     transaction = command.transaction
     if known is None and command.token is not None:
         known = _token_outcome(command, command.token, state)
         if transaction is not None and isinstance(known, c.Appended):
-            _check_same_version(command.token, transaction, state)
+            check_same_version(command.token, transaction, state)
     if known is None and transaction is not None and transaction.app_id not in state.transactions:
         return application_forgotten(state, transaction)
     return known
@@ -203,79 +204,6 @@ def _token_outcome(command: c.CompareAndAppend, token: Token, state: State) -> c
             "something else was appended under this token", hint="take a new token for other updates", token=token
         )
     return c.Appended(upper=known.upper, seqno=known.seqno, already_committed=True)
-
-
-def _check_same_version(token: Token, transaction: c.Transaction, state: State) -> None:
-    """Raise InvalidArgument where what the token appended was not this version, which it would leave open to others.
-
-    An application that the shard may have forgotten may have been it.
-    """
-    if transaction.app_id in state.transactions or not state.transactions_forgotten:
-        raise InvalidArgument(
-            "these updates were appended under this token, and not as this version of the application",
-            hint="repeat the call with the transaction it had, or take a new token for another append",
-            token=token,
-            app_id=transaction.app_id,
-            version=transaction.version,
-        )
-
-
-def _transaction_outcome(command: c.CompareAndAppend, state: State) -> c.Appended | None:
-    transaction = command.transaction
-    record = state.transactions.get(transaction.app_id) if transaction is not None else None
-    if transaction is None or record is None or record.version < transaction.version:
-        return None
-    owner, _, body = transaction.owner.partition(c.OWNER_BODY)
-    known_owner, _, known_body = record.owner.partition(c.OWNER_BODY)
-    if owner and known_owner and owner != known_owner:
-        raise _not_replayed(
-            transaction,
-            record,
-            "another query committed this version under the same application id: these rows are not in the shard",
-            "give each query an application id of its own",
-        )
-    if known_body and not transaction.has_body and command.batch.rows:
-        raise _not_replayed(
-            transaction,
-            record,
-            "this version was committed, and nothing says whether with these updates: they were not appended now",
-            "give the owner a body (Transaction.owner_of), as this library's own writers do",
-        )
-    if body and known_body and record.version != transaction.version:
-        raise _not_replayed(
-            transaction,
-            record,
-            "a later version was committed: whether these updates are in the shard is not known any more",
-            _OTHER_UPDATES,
-        )
-    if body and known_body and body != known_body:
-        raise _not_replayed(
-            transaction,
-            record,
-            "something else was committed under this version, or the same in another way: these updates were not"
-            " appended now",
-            _OTHER_UPDATES,
-        )
-    return c.Appended(upper=record.upper, seqno=record.seqno, already_committed=True)
-
-
-_OTHER_UPDATES: Final = (
-    "does another job have this application id? give each one of its own; was an older checkpoint put back? restore the"
-    " newest one, or begin with a new one at a time that is not in the shard yet"
-)
-
-
-def _not_replayed(transaction: c.Transaction, record: TransactionRecord, message: str, hint: str) -> InvalidArgument:
-    """A replay is of the newest version, with the same updates: of anything else nothing true could be answered."""
-    return InvalidArgument(
-        message,
-        hint=hint,
-        app_id=transaction.app_id,
-        version=transaction.version,
-        newest=record.version,
-        owner=record.owner,
-        got=transaction.owner,
-    )
 
 
 def _remembered(command: c.CompareAndAppend, state: State, outcome: c.Appended, context: Context) -> Record:

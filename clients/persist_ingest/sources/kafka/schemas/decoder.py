@@ -10,7 +10,7 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, ArrowField
+from persist.typed import Fields, Json
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.exact import Bad, Decoded, Decoder, combined
 from persist_ingest.decode.json_rows import JsonDecoder
@@ -207,7 +208,7 @@ def _is_same(registry: Registry, declared: Registered) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _defaults(format: str, text: str) -> Mapping[str, Any]:
+def _defaults(format: str, text: str) -> Fields:
     """What fields come to that were not written, in the schema that the table began with."""
     if format != "avro":
         return {}
@@ -219,7 +220,7 @@ def _defaults(format: str, text: str) -> Mapping[str, Any]:
     return found
 
 
-def _default(declared: Mapping[str, Any]) -> Any:
+def _default(declared: Fields) -> Json:
     """The value of a default, which Avro writes as JSON: bytes as text of code points up to 255."""
     alone = fastavro.parse_schema({"type": "record", "name": "only", "fields": [dict(declared)]})
     empty = fastavro.parse_schema({"type": "record", "name": "only", "fields": []})

@@ -6,12 +6,13 @@ Source: JSON Schema, draft 2020-12, validation: types and formats.
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from persist import InvalidArgument
 from persist.arrow import ArrowField
+from persist.typed import Fields, Json
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
     "integer": pa.int64(),
@@ -35,7 +36,7 @@ def json_fields(text: str) -> pa.Schema:
     return pa.schema([_field(name, each, name in required) for name, each in declared["properties"].items()])
 
 
-def _field(name: str, declared: Any, is_required: bool) -> ArrowField:
+def _field(name: str, declared: Json, is_required: bool) -> ArrowField:
     kinds = declared.get("type") if isinstance(declared, dict) else None
     if isinstance(declared, dict) and kinds is None:
         # Generators write what may be null so.
@@ -51,7 +52,7 @@ def _field(name: str, declared: Any, is_required: bool) -> ArrowField:
     return pa.field(name, _type(name, named[0], declared), nullable=is_nullable)
 
 
-def _type(name: str, kind: str, declared: Mapping[str, Any]) -> pa.DataType:
+def _type(name: str, kind: str, declared: Fields) -> pa.DataType:
     if kind == "string" and declared.get("format") in _FORMATS:
         return _FORMATS[declared["format"]]
     if kind == "array" and isinstance(declared.get("items"), dict):

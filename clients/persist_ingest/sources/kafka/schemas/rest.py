@@ -13,10 +13,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from persist import InvalidArgument, LocationError
 from persist.redaction import learn, scrub, without_password
+from persist.typed import Json
 from persist_ingest.sources.kafka.complaints import NotAdmitted
 from persist_ingest.sources.secret import check_place, looked_up
 
@@ -86,7 +87,7 @@ class Registry:
         found = self._asked(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest", _NO_SUBJECT)
         return _registered(self, int(found["id"]), found)
 
-    def _asked(self, path: str, absent: int) -> Any:
+    def _asked(self, path: str, absent: int) -> Json:
         request = urllib.request.Request(self.url.rstrip("/") + path, headers={"Accept": _ACCEPTED})
         if self.user:
             password = looked_up("schemaRegistryPassword", self.password, is_secret=True)
@@ -160,7 +161,7 @@ def _schema(registry: Registry, id: int) -> Registered:
     return _registered(registry, id, registry._asked(f"/schemas/ids/{id}", _NO_SCHEMA))
 
 
-def _registered(registry: Registry, id: int, found: Any) -> Registered:
+def _registered(registry: Registry, id: int, found: Json) -> Registered:
     try:
         kind = str(found.get("schemaType") or "AVRO")
         return Registered(id, kind, str(found["schema"]), is_whole=not found.get("references"))
