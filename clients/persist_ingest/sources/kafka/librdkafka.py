@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import admin as kafka_admin
-from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from persist import InvalidArgument, LocationError
 from persist.redaction import scrub
@@ -152,7 +152,7 @@ class LibrdkafkaTopic:
     def close(self) -> None:
         self._consumer.close()
 
-    def _metadata(self) -> ClusterMetadata:
+    def _metadata(self) -> Any:
         """What the brokers say of the topic; of all topics, where it is of none.
 
         Raises NotAdmitted as soon as that is known, LocationError.
@@ -174,7 +174,7 @@ class LibrdkafkaTopic:
                 if left <= _ASK_SECONDS:
                     raise failure(cause.args[0], self._topic, self._said.last) from cause
 
-    def _offsets(self, places: Iterable[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, int]:
+    def _offsets(self, places: Iterable[TopicPartition], which: Any) -> dict[TopicPartition, int]:
         """Of the partitions that answer."""
         asked = dict.fromkeys(places, which)
         found: dict[TopicPartition, int] = {}
@@ -204,7 +204,7 @@ class LibrdkafkaTopic:
         return found
 
 
-def failure(error: Any, topic: str, said: str = "") -> Exception:
+def failure(error: KafkaError, topic: str, said: str = "") -> Exception:
     """What an error of the client means to a pipeline. ``said``: what it said besides, which says more."""
     code, text = error.code(), said or scrub(error.str())
     if code in _LOST:

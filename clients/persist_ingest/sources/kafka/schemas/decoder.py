@@ -10,7 +10,7 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, ArrowField
-from persist.typed import Fields, Json
+from persist.typed import Record
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.exact import Bad, Decoded, Decoder, combined
 from persist_ingest.decode.json_rows import JsonDecoder
@@ -208,11 +208,11 @@ def _is_same(registry: Registry, declared: Registered) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _defaults(format: str, text: str) -> Fields:
+def _defaults(format: str, text: str) -> Mapping[str, object]:
     """What fields come to that were not written, in the schema that the table began with."""
     if format != "avro":
         return {}
-    found = {}
+    found: dict[str, object] = {}
     for each in json.loads(text)["fields"]:
         if "default" in each:
             with contextlib.suppress(fastavro.schema.SchemaParseException):  # its type is named elsewhere: as if none
@@ -220,12 +220,12 @@ def _defaults(format: str, text: str) -> Fields:
     return found
 
 
-def _default(declared: Fields) -> Json:
+def _default(declared: Mapping[str, object]) -> object:
     """The value of a default, which Avro writes as JSON: bytes as text of code points up to 255."""
     alone = fastavro.parse_schema({"type": "record", "name": "only", "fields": [dict(declared)]})
     empty = fastavro.parse_schema({"type": "record", "name": "only", "fields": []})
-    record = fastavro.schemaless_reader(io.BytesIO(b""), empty, alone)
-    return record[declared["name"]]  # type: ignore[index]  # it is of a record
+    record: Record = fastavro.schemaless_reader(io.BytesIO(b""), empty, alone)  # type: ignore[assignment]  # of one
+    return record[str(declared["name"])]
 
 
 def _widened(column: ArrowArray, wanted: ArrowField, id: int) -> ArrowArray:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from persist import InvalidArgument
 from persist.arrow import ArrowField
-from persist.typed import Fields, Json
+from persist.typed import Fields
 
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
     "integer": pa.int64(),
@@ -36,9 +36,11 @@ def json_fields(text: str) -> pa.Schema:
     return pa.schema([_field(name, each, name in required) for name, each in declared["properties"].items()])
 
 
-def _field(name: str, declared: Json, is_required: bool) -> ArrowField:
-    kinds = declared.get("type") if isinstance(declared, dict) else None
-    if isinstance(declared, dict) and kinds is None:
+def _field(name: str, declared: object, is_required: bool) -> ArrowField:
+    if not isinstance(declared, dict):
+        raise InvalidArgument("a property must be described by an object", hint="give its type", column=name)
+    kinds = declared.get("type")
+    if kinds is None:
         # Generators write what may be null so.
         arms = [each for each in (declared.get("oneOf") or declared.get("anyOf") or ()) if isinstance(each, dict)]
         real = [each for each in arms if each.get("type") != "null"]

@@ -12,12 +12,12 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from persist import InvalidArgument, LocationError
 from persist.redaction import learn, scrub, without_password
-from persist.typed import Json
 from persist_ingest.sources.kafka.complaints import NotAdmitted
 from persist_ingest.sources.secret import check_place, looked_up
 
@@ -85,9 +85,9 @@ class Registry:
     def newest(self, subject: str) -> Registered:
         """The newest schema of a subject. Raises UnknownSchema, LocationError, NotAdmitted."""
         found = self._asked(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest", _NO_SUBJECT)
-        return _registered(self, int(found["id"]), found)
+        return _registered(self, found.get("id"), found)
 
-    def _asked(self, path: str, absent: int) -> Json:
+    def _asked(self, path: str, absent: int) -> Mapping[str, object]:
         request = urllib.request.Request(self.url.rstrip("/") + path, headers={"Accept": _ACCEPTED})
         if self.user:
             password = looked_up("schemaRegistryPassword", self.password, is_secret=True)
@@ -95,7 +95,7 @@ class Registry:
             request.add_header("Authorization", f"Basic {pair}")
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=self._context()) as answer:
-                return json.loads(answer.read())
+                found = json.loads(answer.read())
         except urllib.error.HTTPError as cause:
             raise self._refused(cause, absent) from cause
         except urllib.error.URLError as cause:
@@ -104,6 +104,9 @@ class Registry:
             raise self._away(cause) from cause
         except (OSError, http.client.HTTPException, ValueError) as cause:
             raise self._away(cause) from cause
+        if not isinstance(found, dict):
+            raise _not_understood(self)
+        return found
 
     def _context(self) -> ssl.SSLContext | None:
         if not self.url.lower().startswith("https"):
@@ -161,11 +164,15 @@ def _schema(registry: Registry, id: int) -> Registered:
     return _registered(registry, id, registry._asked(f"/schemas/ids/{id}", _NO_SCHEMA))
 
 
-def _registered(registry: Registry, id: int, found: Json) -> Registered:
+def _registered(registry: Registry, id: object, found: Mapping[str, object]) -> Registered:
     try:
         kind = str(found.get("schemaType") or "AVRO")
-        return Registered(id, kind, str(found["schema"]), is_whole=not found.get("references"))
-    except (AttributeError, KeyError, TypeError) as cause:
-        raise LocationError(
-            "the schema registry does not answer as it must", hint="check option schemaRegistry", registry=registry.url
-        ) from cause
+        return Registered(int(str(id)), kind, str(found["schema"]), is_whole=not found.get("references"))
+    except (KeyError, ValueError) as cause:
+        raise _not_understood(registry) from cause
+
+
+def _not_understood(registry: Registry) -> LocationError:
+    return LocationError(
+        "the schema registry does not answer as it must", hint="check option schemaRegistry", registry=registry.url
+    )
