@@ -43,7 +43,8 @@ def completed(
     """
     records = Records(client(location.resolved()))
     expected = set(snapshotted(source))
-    options = PipelineOptions(minter=minter, pace=pace or Pace())
+    pace = pace or Pace()
+    options = PipelineOptions(minter=minter, pace=pace, state_dir=pace.state_dir)
     patience, known = system().monotonic() + PATIENCE_SECONDS, troubles(source)
     with Pipeline(location, source.name, options=options) as pipeline:
         pipeline.watch.report = report

@@ -99,6 +99,11 @@ class PipelineOptions:
     pace: Pace = field(default_factory=Pace)
     state_dir: str = ""
 
+    @property
+    def paced(self) -> Pace:
+        """How snapshots are gone on with, here."""
+        return dataclasses.replace(self.pace, state_dir=self.state_dir or self.pace.state_dir)
+
 
 class Pipeline:
     """Ingests one source until it is stopped. One thread; blocking."""
@@ -135,7 +140,7 @@ class Pipeline:
         self.figures = Figures(self.source)
         self._minter = self._client.minter(self.options.minter)
         self._type = source_type(self.source.type)
-        self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.pace)
+        self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
         self._hold: SourceFrontier | None = None
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}

@@ -54,6 +54,12 @@ Minting = Annotated[
 ]
 
 
+StateDir = Annotated[
+    str,
+    typer.Option(metavar="DIR", envvar="PERSIST_STATE_DIR", help="Where newest rows of keys are; default: below /tmp."),
+]
+
+
 @app.command("create")
 def create(
     name: Name,
@@ -69,6 +75,7 @@ def create(
     option: Options = None,
     interval_ms: Annotated[int, typer.Option(min=1, help="Times of bindings are rounded down to multiples.")] = 1_000,
     rows_per_second: Rate = 0,
+    state_dir: StateDir = "",
     *,
     means: Means,
     at: Where,
@@ -90,6 +97,7 @@ def create(
         options,
         interval_ms=interval_ms,
         rows_per_second=rows_per_second,
+        state_dir=state_dir,
         minter=means.minter,
         spark=means.spark,
         master=means.master,
@@ -142,14 +150,7 @@ def run(
     snapshot_rows_per_second: Annotated[
         int, typer.Option(min=0, help="Of snapshots that it goes on with: rows on average; 0: as fast as it can.")
     ] = 0,
-    state_dir: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            envvar="PERSIST_STATE_DIR",
-            help="Where newest rows of upserts are; default: below /tmp.",
-        ),
-    ] = "",
+    state_dir: StateDir = "",
     side_listen: Annotated[
         str,
         typer.Option(
@@ -191,6 +192,7 @@ def resnapshot(
     export: Annotated[str, typer.Argument(metavar="TABLE", help="One of its exports, as public.orders.")],
     minter: Minting = "",
     rows_per_second: Rate = 0,
+    state_dir: StateDir = "",
     *,
     at: Where,
     report: Report,
@@ -203,7 +205,15 @@ def resnapshot(
     """
     from persist_cli.source.work import resnapshot_source
 
-    resnapshot_source(report.invocation, at.target(), name, export, minter=minter, rows_per_second=rows_per_second)
+    resnapshot_source(
+        report.invocation,
+        at.target(),
+        name,
+        export,
+        minter=minter,
+        rows_per_second=rows_per_second,
+        state_dir=state_dir,
+    )
 
 
 @app.command("add-table")
@@ -212,6 +222,7 @@ def add_table(
     table: Table,
     minter: Minting = "",
     rows_per_second: Rate = 0,
+    state_dir: StateDir = "",
     *,
     at: Where,
     report: Report,
@@ -222,7 +233,9 @@ def add_table(
     """
     from persist_cli.source.work import add_to_source
 
-    add_to_source(report.invocation, at.target(), name, table, minter=minter, rows_per_second=rows_per_second)
+    add_to_source(
+        report.invocation, at.target(), name, table, minter=minter, rows_per_second=rows_per_second, state_dir=state_dir
+    )
 
 
 @app.command("drop-table")

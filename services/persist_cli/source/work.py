@@ -69,6 +69,7 @@ def create_source(
     *,
     interval_ms: int,
     rows_per_second: int,
+    state_dir: str,
     minter: str,
     spark: bool,
     master: str | None,
@@ -84,7 +85,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
-            pace=ingest.Pace(rows_per_second=rows_per_second),
+            pace=ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir),
             finished=lambda _: note(f"an earlier creation of {name}, broken off, was finished: it is an item now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
@@ -204,10 +205,17 @@ def _state(each: ingest.ExportStatus) -> str:
 
 
 def resnapshot_source(
-    run: Invocation, target: LocationTarget, name: str, export: str, *, minter: str, rows_per_second: int
+    run: Invocation,
+    target: LocationTarget,
+    name: str,
+    export: str,
+    *,
+    minter: str,
+    rows_per_second: int,
+    state_dir: str,
 ) -> None:
     """Snapshot one of its exports again."""
-    pace = ingest.Pace(rows_per_second=rows_per_second)
+    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {export}") as report:
         source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
     if run.json:
@@ -217,11 +225,11 @@ def resnapshot_source(
 
 
 def add_to_source(
-    run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int
+    run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int, state_dir: str
 ) -> None:
     """Take one more table in."""
     location, before = _location(run, target), ingest.Records(_client(run, target)).source(name)
-    pace = ingest.Pace(rows_per_second=rows_per_second)
+    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
     added = {export: shard for export, shard in source.exports.items() if export not in before.exports}

@@ -197,7 +197,7 @@ def _given_back(
     One that ran, and whose snapshot had begun, has nothing in the log to go on from any more.
     """
     if work.progress is not None:
-        discard(work.here, work.progress)
+        discard(work.here, work.progress, work.pace.state_dir)
     runs = before is None and work.progress is None
     told = Trouble.of(error)
     if before is not None:

@@ -70,10 +70,14 @@ class SnapshotLost(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """``rows``: of a piece, at most; ``rows_per_second``: of all of them, over time (0: as fast as it can be)."""
+    """``rows``: of a piece, at most; ``rows_per_second``: of all of them, over time (0: as fast as it can be).
+
+    ``state_dir``: where this machine keeps what keys hold meanwhile, as PipelineOptions has it.
+    """
 
     rows: int = 50_000
     rows_per_second: int = 0
+    state_dir: str = ""
 
 
 class Attempt:
@@ -102,7 +106,7 @@ class Attempt:
         self._mine = mine
         self.kind = kind
         self._minter = minter
-        self._pace = pace
+        self.pace = pace
         self._report = report
         self._stopped = stopped
         self._writer: persist.WriteHandle | None = None
@@ -201,7 +205,7 @@ class Attempt:
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal reached
             rows = 0
-            with anew.piece(reached.after, self._pace.rows) as piece:
+            with anew.piece(reached.after, self.pace.rows) as piece:
                 for batch in piece.rows():
                     rows += batch.num_rows
                     yield from staging.there(batch)
@@ -224,8 +228,8 @@ class Attempt:
         self._rest(begun, reached.rows - before.reached.rows)
 
     def _rest(self, begun: float, rows: int) -> None:
-        if self._pace.rows_per_second:
-            seconds = rows / self._pace.rows_per_second - (system().monotonic() - begun)
+        if self.pace.rows_per_second:
+            seconds = rows / self.pace.rows_per_second - (system().monotonic() - begun)
             if seconds > PAUSE_SECONDS:
                 self._save(self._progressed())
             self._stopped.wait(max(0.0, seconds))
@@ -244,8 +248,10 @@ class Attempt:
 
     def _staging(self, anew: Anew) -> Staging:
         before = self._progressed()
-        contents = Contents(location=self.here, shard=before.staging)
-        return Staging(contents, anew.schema, before.upper, keyed=anew.keyed)
+        return Staging(self._contents(before), anew.schema, before.upper, keyed=anew.keyed)
+
+    def _contents(self, progress: AnewProgress) -> Contents:
+        return Contents(location=self.here, shard=progress.staging, state_dir=self.pace.state_dir)
 
     def _append(self, batch: PreparedBatch, reached: Reached, mark: str) -> None:
         assert self._writer is not None
@@ -255,7 +261,7 @@ class Attempt:
         if isinstance(outcome, UpperMismatch):
             raise self._lost()
         if mark and not outcome.already_committed:
-            appended(Contents(location=self.here, shard=before.staging), mark)
+            appended(self._contents(before), mark)
         # Recorded with what is announced next: until then it is what the shard's upper says.
         self.progress = replace(before, reached=reached, upper=before.upper + STEP)
 
@@ -304,7 +310,7 @@ class Attempt:
         """What was read is where it belongs: its shard goes, then the export runs."""
         progress = self._progressed()
         self._save(replace(progress, moved=True))
-        discard(self.here, progress)
+        discard(self.here, progress, self.pace.state_dir)
         through = SourceFrontier.at(SourceKind(self._source.kind), {0: progress.reached.hold})
 
         def place(found: Source) -> Source:
@@ -317,7 +323,7 @@ class Attempt:
     def _over(self) -> None:
         """Begin anew. The shard of what was read goes first: until then the record says that it is there."""
         if self.progress is not None:
-            discard(self.here, self.progress)
+            discard(self.here, self.progress, self.pace.state_dir)
             self._save(None)
 
     def _save(self, progress: AnewProgress | None) -> None:
@@ -365,11 +371,11 @@ def check_mine(found: Source, export: str, mine: Trouble) -> Trouble:
     return known
 
 
-def discard(here: Location, progress: AnewProgress) -> None:
+def discard(here: Location, progress: AnewProgress, state_dir: str = "") -> None:
     """What was read so far goes, for good. Doing it again does nothing."""
     with contextlib.suppress(ShardNotFound):
         client(here).finalize(progress.staging, force=True)
-    contents = Contents(location=here, shard=progress.staging)
+    contents = Contents(location=here, shard=progress.staging, state_dir=state_dir)
     let_go(contents)
     forget(contents)
 

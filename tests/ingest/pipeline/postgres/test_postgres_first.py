@@ -31,7 +31,7 @@ from persist_ingest import (
 from persist_ingest.location import client
 from persist_ingest.pipeline import claims as claiming
 from persist_ingest.pipeline import pipeline as ingesting
-from persist_ingest.pipeline.anew import attempt, watching
+from persist_ingest.pipeline.anew import again, attempt, watching
 from persist_ingest.pipeline.records import SourceExists, SourceNotFound
 from persist_ingest.sources.port import BadRows
 from persist_ingest.sources.postgres import pieces
@@ -146,7 +146,7 @@ def test_the_first_snapshot_is_killed_again_and_again_and_reads_each_piece_twice
     with_same = {"interval_ms": 1, "pace": Pace(rows=rows)}
     with pytest.MonkeyPatch.context() as impatient:
         impatient.setattr(watching, "SILENT_MS", -1)
-        impatient.setattr("persist_ingest.pipeline.anew.again.SILENT_MS", -1)
+        impatient.setattr(again, "SILENT_MS", -1)
         impatient.setattr(pieces, "opened", logging(tmp_path / "log"))
         with pytest.raises(SourceExists):
             create(here, "shop", "postgres", {**asked, "snapshotTasks": "3"}, **with_same)  # type: ignore[arg-type]
@@ -307,3 +307,24 @@ def test_another_creation_ends_one_that_was_broken_off(here: Location, shop: Any
     assert shop.select(LEFT) == [(0, 0)]
     create(here, "shop", "postgres", options(shop), interval_ms=1, pace=PACE)
     assert follows(here, shop)
+
+
+def test_one_that_was_broken_off_and_cannot_go_on_stays_and_is_mended(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.run("CREATE TABLE items (id int PRIMARY KEY, at timestamptz)", "CREATE TABLE good (id int PRIMARY KEY)")
+    shop.run("INSERT INTO items SELECT i, '2024-01-01' FROM generate_series(1, 29) i")
+    given = json.dumps([here.directory, options(shop), "TablePiece.rows", 3, 5, "/dev/null"])
+    assert run_program(textwrap.dedent(PROGRAM), given).returncode == -signal.SIGKILL
+    monkeypatch.setattr(watching, "SILENT_MS", -1)
+    monkeypatch.setattr(again, "SILENT_MS", -1)
+    shop.run("INSERT INTO items VALUES (30, 'infinity')")
+    with pytest.raises(BadRows, match="cannot be stored"):
+        create(here, "shop", "postgres", options(shop), interval_ms=1, pace=PACE)
+    assert status(here, "shop").exports[ITEMS].state == "stalled"
+    shop.run("UPDATE items SET at = now()", "INSERT INTO good VALUES (1)")
+    resnapshot(here, "shop", ITEMS, pace=PACE)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+    assert follows(here, shop)
+    assert follows(here, shop, GOOD)

@@ -12,6 +12,7 @@ from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapsh
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.sources.postgres import pieces, session, snapshot
+from persist_ingest.sources.postgres.making import beginning
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 ITEMS = "public.items"
@@ -88,6 +89,7 @@ def test_who_stands_still_amid_rows(
     monkeypatch.setattr(snapshot, "has_adbc", lambda: adbc)
     monkeypatch.setattr(snapshot, "TASK_BYTES", 1 << 30)
     monkeypatch.setattr(snapshot.SnapshotTask, "rows", still)
+    monkeypatch.setattr(beginning, "AT_ONCE_BYTES", 1 << 40)
     with pytest.raises(PersistError):
         begun(here, shop)
     assert ended
