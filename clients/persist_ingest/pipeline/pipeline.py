@@ -47,12 +47,12 @@ from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.figures import Figures
 from persist_ingest.pipeline.following import Follower
+from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
-from persist_ingest.pipeline.upserts import appended, let_go
 from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,

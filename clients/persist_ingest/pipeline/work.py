@@ -17,11 +17,11 @@ from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
 from persist.runtime import system
 from persist.sources import Reclocker
 from persist.typed import Record
-from persist_ingest.pipeline.keyed import ByKey
 from persist_ingest.pipeline.newest.gathering import Gathered
+from persist_ingest.pipeline.newest.keyed import ByKey
+from persist_ingest.pipeline.newest.upserts import PLACES, gather, upserted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
-from persist_ingest.pipeline.upserts import PLACES, gather, upserted
 from persist_ingest.sources.port import Changes, Keyed, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.arrow import ArrowArray, Numbers
-from persist_ingest.pipeline.keyed import ByKey
+from persist_ingest.pipeline.newest.keyed import ByKey
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.sources.port import Changes, Keyed
 

@@ -25,8 +25,8 @@ from persist_ingest.pipeline import upserts as doing
 from persist_ingest.pipeline.newest import gathering, kept, runs
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
+from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let_go, upserted
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, appended, gather, let_go, upserted
 
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -25,7 +25,7 @@ from persist_ingest import Location
 from persist_ingest.location import client
 from persist_ingest.pipeline.newest import kept
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, appended, gather, upserted
+from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, upserted
 
 directory, shard, state, unconfirmed = sys.argv[1:]
 here = Location(directory=directory)

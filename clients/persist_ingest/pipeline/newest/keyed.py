@@ -15,8 +15,8 @@ from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.runs import Run, keys_of, merged
+from persist_ingest.pipeline.newest.upserts import PLACES, changes_of, given_back, taken, updates
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.upserts import PLACES, changes_of, given_back, taken, updates
 from persist_ingest.sources.port import Keyed, TableAltered
 
 _AGAIN: Final = "snapshot it again (persist source resnapshot)"
