@@ -21,8 +21,8 @@ from persist import Determinate
 from persist.sources import encode_key
 from persist_ingest import Location
 from persist_ingest.location import client
-from persist_ingest.pipeline import upserts as doing
 from persist_ingest.pipeline.newest import gathering, kept, runs
+from persist_ingest.pipeline.newest import upserts as doing
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
 from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let_go, upserted
