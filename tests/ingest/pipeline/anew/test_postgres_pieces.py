@@ -107,6 +107,12 @@ class Model:
         [(lsn,)] = self.shop.select("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
         self.states.append((lsn, Counter(self.shop.select("SELECT * FROM items"))))
 
+    def end_long(self) -> None:
+        """Commit what is open for long: a state of its own, whoever asks for it."""
+        self.long.commit()
+        self.is_open = False
+        self.note()
+
     def at(self, lsn: int) -> Counter[Any]:
         return [state for known, state in self.states if known <= lsn][-1]
 
@@ -127,8 +133,7 @@ class Model:
         elif kind == 6:
             self.shop.run("BEGIN", f"DELETE FROM items WHERE {even}", "ROLLBACK")
         elif self.is_open:
-            self.long.commit()
-            self.is_open = False
+            self.end_long()
         else:
             self.is_open = True
             self.long.execute(f"INSERT INTO items VALUES ({low * 2 + 1}, 'long') ON CONFLICT DO NOTHING".encode())
@@ -156,14 +161,13 @@ def test_every_time_is_what_select_said_while_pieces_were_read(
             begin = making.TableAnew.begin
 
             def alone(self: making.TableAnew) -> Any:
-                model.long.commit()
+                model.end_long()
                 return begin(self)
 
             hooks.setattr(making.TableAnew, "begin", alone)
             hooked(hooks, act)
             source = resnapshot(here, "shop", ITEMS, pace=Pace(rows=5), report=lambda rows: act())
-        model.long.commit()
-        model.note()
+        model.end_long()
         for _ in range(3):
             pipeline.step()
     assert follows(here, shop)
