@@ -144,17 +144,23 @@ class AskedServer:
         await asyncio.gather(*map(cancel, dict.fromkeys(asked)))
 
     async def busy(self) -> Busy:
-        """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError."""
+        """What the servers that answer do at the moment. Raises InvalidArgument (no such service), LocationError.
 
+        Asked again for two seconds where none answers: one that has just come back refuses connections for a moment.
+        """
+        return await self._attempts.read(self._attempts.deadline(STATUS_SECONDS), self._busy_now)
+
+    async def _busy_now(self, seconds: float) -> Busy:
         async def attempt(channel: Channel, seconds: float) -> AnyMessage:
             with offering("PersistCompaction", "compaction", channel.endpoint):
                 return await channel.unary("ListCompactions", pb.ListCompactionsRequest(), None, seconds)
 
         found, failure = await ask_all(
-            lambda endpoint: self._endpoints.at(endpoint, attempt, STATUS_SECONDS),
+            lambda endpoint: self._endpoints.at(endpoint, attempt, seconds),
             self._endpoints.endpoints,
             lambda _: False,
             self._runtime,
+            seconds=seconds,
             silent=lambda endpoint: not self._endpoints.channel(endpoint).well,
         )
         if not found:
