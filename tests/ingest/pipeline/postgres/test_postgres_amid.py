@@ -31,7 +31,9 @@ from persist_ingest.sources.postgres.making import again as making
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9, pace=Pace(rows=5))
 ITEMS, GOOD = "public.items", "public.good"
-SLOT = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database()"
+SLOT = (
+    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+)
 
 
 @pytest.fixture(autouse=True)

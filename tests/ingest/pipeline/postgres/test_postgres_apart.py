@@ -21,7 +21,9 @@ from persist_ingest.sources.postgres import reader as reading
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0, forget_ms=0)
 BAD, GOOD = "public.bad", "public.good"
-SLOT = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database()"
+SLOT = (
+    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres.making import slots
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
-SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
 OPTIONS = {"tables": "public.items", "setReplicaIdentity": "true"}
 
 

@@ -288,7 +288,9 @@ def test_names_of_nothing_and_keys_are_not_left_out(upstream: Any, option: str, 
     with pytest.raises(SourceFailure) as refused, upstream.create(publication="p", **{option: value}):
         pass
     assert "option" in refused.value.hint
-    assert upstream.select("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == [(0,)]
+    assert upstream.select(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+    ) == [(0,)]
 
 
 def test_generated_columns_are_left_out(upstream: Any) -> None:
