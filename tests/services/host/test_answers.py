@@ -86,7 +86,8 @@ async def test_answers_that_nobody_reads_stay_within_their_budget(tmp_path):
             await stub.GetLocation(pb.GetLocationRequest(), timeout=60)
             assert [len(found.shard_ids) async for found in stub.ListShards(pb.ListShardsRequest(), timeout=60)] == [1]
         assert 500 * max(sizes) * ANSWER_COST > 256 * MIB
-        assert peak(process.pids[0]) - before < 64 * MIB
+        # 30 to 75 MiB of it are what 500 calls that wait take, whatever the budget: the more, the busier the machine.
+        assert peak(process.pids[0]) - before < 128 * MIB
         for connection in connections:
             await connection.close()
 
