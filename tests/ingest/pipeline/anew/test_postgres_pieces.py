@@ -108,7 +108,7 @@ class Model:
         self.states.append((lsn, Counter(self.shop.select("SELECT * FROM items"))))
 
     def end_long(self) -> None:
-        """Commit what is open for long: a state of its own, whoever asks for it."""
+        """Commit what is open for long: a state of its own."""
         self.long.commit()
         self.is_open = False
         self.note()
