@@ -140,7 +140,7 @@ def test_the_first_snapshot_is_killed_again_and_again_and_reads_each_piece_twice
         assert told[ITEMS].progress
         held += shop.select(SLOT)
     assert held == sorted(held)
-    # A life of few pieces may end before the server has heard how far the log was consumed.
+    # A life of few pieces may end before the server was notified how far the log was consumed.
     assert not FULL or held[-1] > held[0], "the log is consumed meanwhile"
     read = status(here, "shop", ask_upstream=False).exports[ITEMS].progress
     assert read is not None
