@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from forked import run_program
+from ingest.pipeline.anew.slots import SLOT
 from ingest.pipeline.conftest import contents
 from simulation.budget import FULL
 
@@ -42,7 +43,6 @@ OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_
 PACE = Pace(rows=5)
 ITEMS, GOOD = "public.items", "public.good"
 ROWS, KILLS = (10_000_000, 20) if FULL else (20_000, 5)
-SLOT = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary"
 LEFT = """
 SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary),
        (SELECT count(*) FROM pg_publication)
@@ -72,35 +72,15 @@ def follows(here: Location, shop: Any, export: str = ITEMS) -> bool:
 
 
 PROGRAM = """
-import json, os, signal, sys
-import persist
-from persist_ingest import Location, Pace, Pipeline, PipelineOptions, create
-from persist_ingest.pipeline.anew import again, attempt, watching
-from persist_ingest.sources.postgres import pieces
+import json, sys
+from ingest.pipeline.anew.killing import killed_at
+from persist_ingest import Location, Pace, create
+from persist_ingest.pipeline.anew import again, watching
 from persist_ingest.sources.postgres.making import beginning
 
 directory, options, place, number, rows, log = json.loads(sys.argv[1])
 beginning.AT_ONCE_BYTES, again.SILENT_MS, watching.SILENT_MS = 0, -1, -1
-holder, function, *after = place.split(".")
-holder = {"attempt": attempt, "Attempt": attempt.Attempt, "WriteHandle": persist.WriteHandle,
-          "TablePiece": pieces.TablePiece}[holder]
-original, opened, count = getattr(holder, function), pieces.opened, 0
-
-def killed(*given, **named):
-    global count
-    count += 1
-    done = original(*given, **named) if after or count < number else None
-    if count >= number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-
-def logged(session, definition, schema, order, after, rows):
-    with open(log, "a") as file:
-        file.write(json.dumps(after) + "\\n")
-    return opened(session, definition, schema, order, after, rows)
-
-setattr(holder, function, killed)
-pieces.opened = logged
+killed_at(place, number, log)
 create(Location(directory=directory), "shop", "postgres", options, interval_ms=1, pace=Pace(rows=rows))
 """
 PLACES = (

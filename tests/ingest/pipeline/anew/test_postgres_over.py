@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from ingest.pipeline.anew.slots import SLOT
 from ingest.pipeline.conftest import contents
 
 from persist import InvalidArgument
@@ -18,7 +19,6 @@ from persist_ingest.sources.postgres.making import over
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 BAD, GOOD = "public.bad", "public.good"
-SLOT = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary"
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from forked import run_program
+from ingest.pipeline.anew.slots import SLOT
 from ingest.pipeline.conftest import contents
 from simulation.budget import seeds
 
@@ -275,31 +275,14 @@ def test_what_is_emptied_or_altered_on_the_way_is_read_from_its_begin(
 
 
 PROGRAM = """
-import json, os, signal, sys
+import json, sys
+from ingest.pipeline.anew.killing import killed_at
 from persist_ingest import Location, Pace, resnapshot
-from persist_ingest.pipeline.anew import attempt
-from persist_ingest.sources.postgres import pieces
+from persist_ingest.pipeline.anew import again
 
+again.SILENT_MS = -1
 directory, place, number, log = json.loads(sys.argv[1])
-holder, function, *after = place.split(".")
-holder = {"attempt": attempt, "Attempt": attempt.Attempt, "WriteHandle": __import__("persist").WriteHandle}[holder]
-original, opened, count = getattr(holder, function), pieces.opened, 0
-
-def killed(*given, **named):
-    global count
-    count += 1
-    done = original(*given, **named) if after or count < number else None
-    if count >= number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-
-def logged(session, definition, schema, order, after, rows):
-    with open(log, "a") as file:
-        file.write(json.dumps(after) + "\\n")
-    return opened(session, definition, schema, order, after, rows)
-
-setattr(holder, function, killed)
-pieces.opened = logged
+killed_at(place, number, log)
 resnapshot(Location(directory=directory), "shop", "public.items", pace=Pace(rows=5))
 """
 PLACES = [
@@ -320,20 +303,11 @@ def test_one_that_is_killed_anywhere_again_and_again_reads_each_piece_twice_at_m
     monkeypatch.setattr(again, "SILENT_MS", -1)
     monkeypatch.setattr(watching, "SILENT_MS", 10**9)
     begun(here, shop, rows=90)
-    program = (
-        textwrap.dedent(PROGRAM)
-        .replace("directory, place", "again.SILENT_MS = -1\ndirectory, place", 1)
-        .replace(
-            "from persist_ingest.pipeline.anew",
-            "from persist_ingest.pipeline.anew import again\nfrom persist_ingest.pipeline.anew",
-            1,
-        )
-    )
     held = []
     with Pipeline(here, "shop", options=OPTIONS) as pipeline:
         for number, (place, count) in enumerate(PLACES):
             given = json.dumps([here.directory, place, count, str(tmp_path / "log")])
-            done = run_program(program, given)
+            done = run_program(PROGRAM, given)
             assert done.returncode == -signal.SIGKILL, (place, done.stderr)
             shop.run(
                 f"UPDATE items SET name = name || '{number}' WHERE id % 30 = 0",
@@ -342,7 +316,7 @@ def test_one_that_is_killed_anywhere_again_and_again_reads_each_piece_twice_at_m
             )
             for _ in range(3):
                 pipeline.step()
-            held += shop.select("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots")
+            held += shop.select(SLOT)
             told = status(here, "shop", ask_upstream=False).exports[ITEMS]
             assert told.state == "snapshotting"
         assert held[-1] > held[2], "the log goes on meanwhile"
