@@ -207,6 +207,10 @@ class Client(ShardClient):
             from persist.client.sql.session import whole
         free = self._sessions.setdefault((environment, role), [])
         session = free.pop() if free else await self.session(environment, role=role)
+        if session.environment.is_over:
+            await session.close()
+            self._forget_history()
+            session = await self.session(environment, role=role)
         try:
             return await whole(session, text, params)
         finally:
@@ -230,12 +234,7 @@ class Client(ShardClient):
 
         An Arrow stream for pandas, Polars, DuckDB and pyarrow; release it when it is read. Raises as that.
         """
-        known = self._environments_read.get((environment, role))
-        if known is None:
-            opened = await self.environment(environment, role=role)
-            known = self._environments_read.setdefault((environment, role), opened)
-            if known is not opened:
-                await opened.close()
+        known = await self._environment_read(environment, role)
         return await known.read(
             name,
             as_of=as_of,
@@ -245,6 +244,28 @@ class Client(ShardClient):
             where=where,
             timeout=timeout,
         )
+
+    async def _environment_read(self, name: str, role: str) -> "Environment":
+        """The one that reads by name share, as long as its history goes on."""
+        known = self._environments_read.get((name, role))
+        if known is not None and not known.is_over:
+            return known
+        if known is not None:
+            self._forget_history()
+        opened = await self.environment(name, role=role)
+        current = self._environments_read.get((name, role))
+        if current is not None and current is not known:  # another call was first
+            await opened.close()
+            return current
+        self._environments_read[name, role] = opened
+        if known is not None:
+            await known.close()
+        return opened
+
+    def _forget_history(self) -> None:
+        """The location was restored: what this keeps for others knows a history that is over, and is opened anew."""
+        self._oracles.clear()
+        self._logs.clear()
 
     async def item_names(self, *, timeout: float | None = None) -> Mapping[str, str]:
         """What shards are called here: the full name of the item that has each, by id. Empty without an environment.

@@ -43,6 +43,9 @@ class Address:
         """Short ones, so that the next is of whatever lies behind the address then."""
         return self.behind.watch(*asked, timeout=min(timeout, 0.02))
 
+    async def close(self) -> None:
+        """What lies behind the address outlives each of its clients."""
+
     def client(self) -> aio.Client:
         location = Location(self, blob=self.blob, settings=SETTINGS, runtime=system())
         self._clients.append(Client(location))

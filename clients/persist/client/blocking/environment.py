@@ -194,13 +194,20 @@ class Environment(Held):
             ),
         )
 
-    def cursor(self, name: str | QualifiedName, *, position: int | None = None) -> "Cursor":
+    def cursor(self, name: str | QualifiedName, *, position: int | None = None, history: int | None = None) -> "Cursor":
         """A way along a cursor, from where it was acknowledged up to, or from ``position``, which its subscriber keeps.
 
-        Raises UnknownObject, InvalidArgument (no cursor; its query is more than one collection as a whole), BelowHold,
-        HoldOverdue and NotReadable (what comes after the position is gone).
+        ``history``: ``Cursor.history``, kept beside the position: a restore may take back what is before that. Raises
+        UnknownObject, InvalidArgument (no cursor; its query is more than one collection as a whole), BelowHold,
+        HoldOverdue and NotReadable (what comes after the position is gone), HistoryRewound (the position is of another
+        history: begin with the contents, by a new cursor).
         """
-        return self._give(Cursor, self._run(self._inner.cursor(name, position=position)))
+        return self._give(Cursor, self._run(self._inner.cursor(name, position=position, history=history)))
+
+    @property
+    def is_over(self) -> bool:
+        """The location was restored, and this goes on with nothing: take another environment from a client."""
+        return self._inner.is_over
 
     def exists(self) -> bool:
         """Whether there is one of this name, as of now. Raises IncompatibleDataVersion, LocationError."""
@@ -397,6 +404,11 @@ class Cursor(Held):
         target has what that took back, and its position says nothing of what came instead.
         """
         return self._inner.key
+
+    @property
+    def history(self) -> int:
+        """Which of the histories of its location it follows: a restore begins another. Kept beside a position."""
+        return self._inner.history
 
     @property
     def begins_at(self) -> int:

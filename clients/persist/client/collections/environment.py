@@ -285,13 +285,22 @@ class Environment(Closes):
             timeout=timeout,
         )
 
-    async def cursor(self, name: str | QualifiedName, *, position: int | None = None) -> Cursor:
+    async def cursor(
+        self, name: str | QualifiedName, *, position: int | None = None, history: int | None = None
+    ) -> Cursor:
         """A way along a cursor, from where it was acknowledged up to, or from ``position``, which its subscriber keeps.
 
-        Raises UnknownObject, InvalidArgument (no cursor; its query is more than one collection as a whole), BelowHold,
-        HoldOverdue and NotReadable (what comes after the position is gone).
+        ``history``: ``Cursor.history``, kept beside the position: a restore may take back what is before that. Raises
+        UnknownObject, InvalidArgument (no cursor; its query is more than one collection as a whole), BelowHold,
+        HoldOverdue and NotReadable (what comes after the position is gone), HistoryRewound (the position is of another
+        history: begin with the contents, by a new cursor).
         """
-        return await open_cursor(self._reads, self.execute, name, position=position)
+        return await open_cursor(self._reads, self.execute, name, position=position, history=history)
+
+    @property
+    def is_over(self) -> bool:
+        """The location was restored, and this goes on with nothing: take another environment from a client."""
+        return self._failure is not None
 
     async def exists(self) -> bool:
         """Whether there is one of this name, as of now. Raises IncompatibleDataVersion, LocationError."""
@@ -370,8 +379,7 @@ class Environment(Closes):
                 await self._sync(catalog, upper + 1, FOLLOW_SECONDS)
             except TimeoutError:
                 continue
-            except HistoryRewound as error:
-                self._failure = error
+            except HistoryRewound:
                 return
             except (LocationError, UnsafeConfiguration):
                 # It may be there again, as files that were replaced for a while.
@@ -379,7 +387,11 @@ class Environment(Closes):
 
     async def _sync(self, catalog: ReadOnlyCatalog, target: int | None = None, timeout: float | None = None) -> None:
         """Take over what was committed, into memory and what is shown of it, without a pause between the two."""
-        told = await catalog.sync(target, timeout=timeout)
+        try:
+            told = await catalog.sync(target, timeout=timeout)
+        except HistoryRewound as error:
+            self._failure = error
+            raise
         assert self._view is not None
         for _, changes in told:
             self._view.apply(changes)

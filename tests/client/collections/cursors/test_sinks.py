@@ -5,6 +5,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from client.shard.test_restored import Address
 from client.support import client_of, memory_place
 
 import persist.sinks
-from persist import Determinate, Indeterminate, InvalidArgument
+from persist import Determinate, HistoryRewound, Indeterminate, InvalidArgument
+from persist.core.catalog.ddl.statements import CreateRole
 from persist.sinks import FilesSink, PositionMoved, SqliteSink
 
 SCHEMA = pa.schema(
@@ -385,3 +387,55 @@ async def test_a_target_of_before_a_restore_is_refused(sunk: Sunk):
                     await cursor.deliver(sink, idle=0.01)
         sink.close()
         assert sorted(sunk.ids()) == [1, 2]
+
+
+async def test_a_position_of_before_a_restore_is_refused_where_its_history_was_kept():
+    async with Address() as address:
+        client = address.client()
+        async with environment_of(client) as environment:
+            table = await table_in(client, environment)
+            await environment.execute(CURSOR)
+            states = await address.backup()
+            await table.insert([row(1)])
+            async with await environment.cursor("c") as cursor:
+                fetched = await cursor.fetch(timeout=10)
+                kept = {"position": fetched.position, "history": cursor.history}
+                await cursor.acknowledge()
+            await (await environment.cursor("c", **kept)).aclose()
+        await address.restore(states)
+        client = address.client()
+        environment = await client.environment(take_over=True)
+        table = await table_in(client, environment)
+        await table.insert([row(2)])
+        with pytest.raises(HistoryRewound, match="since this position was kept"):
+            await environment.cursor("c", **kept)
+        async with await environment.cursor("c") as cursor:
+            assert cursor.history != kept["history"]
+            fetched = await cursor.fetch(timeout=10)
+        assert fetched.updates["id"].to_pylist() == [2]
+
+
+async def test_what_a_client_keeps_for_reads_and_statements_is_given_up_after_a_restore():
+    async with Address() as address:
+        client = address.client()
+        async with environment_of(client) as environment:
+            table = await table_in(client, environment)
+            await table.insert([row(1)])
+            states = await address.backup()
+            await table.insert([row(2)])
+        user = address.client()
+
+        async def seen() -> list[list[int]]:
+            read = await (await user.read("t")).to_pylist()
+            [found] = await user.sql("select id from t order by id")
+            return [sorted(each["id"] for each in read), pa.table(found)["id"].to_pylist()]
+
+        assert await seen() == [[1, 2], [1, 2]]
+        await address.restore(states)
+        await (await address.client().environment(take_over=True)).execute(CreateRole("leader"))
+        # That a history is over is found by using it, if not before: by the read at most once, and by the query.
+        found = None
+        for _ in range(3):
+            with suppress(HistoryRewound):
+                found = found or await seen()
+        assert found == [[1], [1]]

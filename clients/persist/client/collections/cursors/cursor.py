@@ -34,7 +34,7 @@ from persist.core.frontier import TIME_MAX, Antichain, check_time
 from persist.core.ids import ShardId
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
-from persist.errors import InvalidArgument, LeaseExpired, NotReadable, UsageError
+from persist.errors import HistoryRewound, InvalidArgument, LeaseExpired, NotReadable, UsageError
 from persist.retry.deadline import Deadline
 
 LOOK_SECONDS: Final = 0.1
@@ -102,6 +102,11 @@ class Cursor(Stays):
         target has what that took back, and its position says nothing of what came instead."""
         name = f"sink {self._item.id}" if self._item.kind is ObjectType.SINK else self._item.name
         return key_in(f"{name} over {self._of.data}", self._history)
+
+    @property
+    def history(self) -> int:
+        """Which of the histories of its location it follows: a restore begins another. Kept beside a position."""
+        return self._history
 
     @property
     def location(self) -> Location:
@@ -384,12 +389,17 @@ class Cursor(Stays):
 
 
 async def open_cursor(
-    reads: Reads, execute: Execute, name: str | QualifiedName, *, position: int | None = None
+    reads: Reads,
+    execute: Execute,
+    name: str | QualifiedName,
+    *,
+    position: int | None = None,
+    history: int | None = None,
 ) -> Cursor:
     """A subscriber's way along a cursor, from ``position`` on, or from where the cursor was acknowledged up to.
 
     Raises UnknownObject, PrivilegeMissing, InvalidArgument (no cursor; it follows more than one collection as a whole),
-    NotReadable and BelowHold (what comes after the position is gone).
+    NotReadable and BelowHold (what comes after the position is gone), HistoryRewound (``history`` is over).
     """
     names = await reads.names(strict=True)
     item = names.resolve(name_of(name), reads.session)
@@ -404,16 +414,26 @@ async def open_cursor(
         try:
             found = await _held(reads, names, of, at)
             try:
-                history = await _history(reads, found, of)
+                current = await _history(reads, found, of)
+                _check_history(history, current, item)
             except BaseException:
                 await found.release()
                 raise
-            return Cursor(reads, execute, item, of, begin, acknowledged, found, history)
+            return Cursor(reads, execute, item, of, begin, acknowledged, found, current)
         except NotReadable:
             # Of a subscriber that was there before a last acknowledgement may have come between looking and holding.
             names = await reads.names(strict=True)
             if position is not None or names.acknowledged(item.id) == acknowledged:
                 raise
+
+
+def _check_history(history: int | None, current: int, item: Described) -> None:
+    if history is not None and history != current:
+        raise HistoryRewound(
+            "the location was restored from a backup since this position was kept",
+            hint="what is before it may have been taken back: make a new cursor, which begins with the contents",
+            cursor=item.name,
+        )
 
 
 async def _held(reads: Reads, names: Names, of: Described, at: int) -> AtOneTime:
