@@ -18,8 +18,12 @@ from persist.client.client import Client
 from persist.client.shard.location import Location
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.errors import CorruptData, Indeterminate, LocationReplaced, PersistError, UnsafeConfiguration
+from persist.machine import rounds
+from persist.machine.backup.beginning import Beginnings
+from persist.machine.backup.copying import Store
 from persist.machine.compaction.damage import is_of_data
 from persist.machine.local_shards import LocalShards
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.storage.open import open_blob, open_consensus
 from persist.testing.world.sample import contents, table
@@ -240,3 +244,54 @@ async def emptied(uri: str) -> None:
     store = redis.asyncio.Redis.from_url(uri)
     await store.flushdb()
     await store.aclose()
+
+
+class Behind:
+    """A store whose place another one may take. What it answers is held back once, if that is asked for."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.gate: asyncio.Event | None = None
+        self.held = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def scan(self, *args: Any, **options: Any) -> Any:
+        found = await self.store.scan(*args, **options)
+        if self.gate is not None and len(found) > 1:
+            gate, self.gate = self.gate, None
+            self.held.set()
+            await gate.wait()
+        return found
+
+
+async def test_a_load_that_stood_still_over_a_restore_does_not_replace_the_history_that_is_known_by_then(monkeypatch):
+    monkeypatch.setattr(rounds, "ALONE_SECONDS", 0.0)
+    (old_blob, old), (new_blob, new) = memory_stores(), memory_stores()
+    shard, blob, consensus = new_shard(), Behind(old_blob), Behind(old)
+    before = machine(old_blob, old)
+    await before.open(shard, timeout=T)
+    for time in range(3):
+        await before.apply(shard, empty_append(time, time + 1), timeout=T)
+    state = await before._of(shard).applier.refresh(Deadline(system(), T))
+    beginnings = Beginnings(Store(new_blob, settings=OFTEN, runtime=system()), new)
+    await beginnings.prepare(state, bytes(16))
+    await beginnings.begin(shard, bytes(16))
+    here = machine(blob, consensus)
+    gate = consensus.gate = asyncio.Event()
+    slow = asyncio.ensure_future(here.open(shard, create=False, timeout=0.2))
+    await consensus.held.wait()
+    blob.store, consensus.store = new_blob, new
+    with pytest.raises(PersistError):
+        await slow
+    incarnation = (await here.open(shard, create=False, timeout=T)).incarnation
+    assert incarnation != state.incarnation
+    applier = here._of(shard).applier
+    gate.set()
+    while not applier.idle:
+        await asyncio.sleep(0.005)
+    assert applier.cached.incarnation == incarnation
+    assert (await here.open(shard, create=False, timeout=T)).incarnation == incarnation
+    for shards in (before, here):
+        await shards.close()

@@ -141,9 +141,15 @@ class Applier:
             found: Version | None = await self._versions.catch_up(known, deadline)
         else:
             found = await self._versions.load(self.shard, deadline)
-        if found is not None:
+        # SUBTLE: one that began before a restore may end long after it, when the newer history is known. Which of two
+        # histories is the newer one shows only in what this look began from.
+        if found is not None and (self._version is known or not self._is_other(found)):
             self._install(found)
         return found
+
+    def _is_other(self, found: Version) -> bool:
+        """Whether it is of another history than what is known."""
+        return self._version is not None and self._version.state.incarnation != found.state.incarnation
 
     async def moved_past(self, state: State) -> None:
         """Return once this process knows a state of other frontiers or schemas, of another history, or without a

@@ -6,6 +6,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import ApplicationsForgotten, ForgetApplications
 from persist.core.shard.state import State
 from persist.core.shard.transitions.applications import APPLICATIONS_MAX
+from persist.core.shard.transitions.calls import by_age
 from persist.errors import InvalidArgument
 from persist_cli.admin.administration import Machine
 from persist_cli.admin.work import each
@@ -23,7 +24,7 @@ async def forget(
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
         state = (await machine.names(shard)).state
         chosen = _chosen(state, shard, app_ids, keep)
-        row: Row = {"shard": shard, "applications": len(state.transactions), "forgotten": len(chosen)}
+        row: Row = {"shard": shard, "applications": len(by_age(state.transactions)), "forgotten": len(chosen)}
         if not commit or not chosen:
             steps(len(chosen))
             return row
@@ -46,8 +47,8 @@ async def forget(
 def _chosen(state: State, shard: ShardId, app_ids: Sequence[str], keep: int | None) -> list[str]:
     known = state.transactions
     if keep is not None:
-        newest = sorted(known, key=lambda app_id: known[app_id].seqno, reverse=True)
-        return newest[keep:]
+        oldest = by_age(known)
+        return oldest[: max(len(oldest) - keep, 0)]
     chosen = [app_id for app_id in dict.fromkeys(app_ids) if app_id in known]
     if not chosen:
         hint = "persist shard inspect SHARD lists those it knows"

@@ -67,3 +67,32 @@ def test_what_is_not_known_is_said_and_forgets_nothing(persist, written):
     for wrong in ((), ("job 1", "--keep", 5), ("--keep", -1)):
         assert persist("admin", "forget-applications", *wrong, *where).code == 2
     assert len(known(persist, written)) == 600
+
+
+@pytest.mark.parametrize("mode", ["wal", "direct"])
+def test_a_table_is_read_and_written_whatever_applications_are_forgotten(persist, tmp_path, mode):
+    """How far a log was copied into it is recorded like an application, and its rows may be in the log alone."""
+    location = tmp_path / "location"
+    with library.embedded(location) as client:
+        table = client.table("t", schema=SCHEMA, mode=mode)
+        shard = table.shard
+        table.insert([{"id": 1}])
+        assert len(table.snapshot().to_arrow()) == 1
+        writer = client.open_writer(shard)
+        upper = writer.upper.time or 0
+        if mode == "direct":
+            writer.append_at_upper(
+                pa.table({"id": [7]}), not_before=upper, transaction=library.Transaction(app_id="job", version=1)
+            )
+        table.insert([{"id": 2}])  # with a log: in that only
+    where = ("--location", location, "--shard", str(shard), "--commit")
+    assert persist("admin", "forget-applications", *where, "--keep", 0).code == 0
+    if mode == "wal":
+        [kept] = library.embedded(location).inspect(shard)["transactions"]
+        refused = persist("admin", "forget-applications", kept, *where)
+        assert refused.code == 2
+        assert "records of itself" in refused.err
+    with library.embedded(location) as client:
+        table = client.table("t", schema=SCHEMA, mode=mode)
+        table.insert([{"id": 3}])
+        assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == ([1, 2, 3] if mode == "wal" else [1, 2, 3, 7])

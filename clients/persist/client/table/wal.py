@@ -29,6 +29,7 @@ from persist.core.data.update import consolidate
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, Transaction, UpperMismatch
+from persist.core.shard.transitions.calls import KEPT
 from persist.core.time.timeline import Timeline
 from persist.errors import (
     AlreadyCommitted,
@@ -69,8 +70,9 @@ WAL_SCHEMA: Final = Schema(
 WAL_SINCE: Final = "wal"
 """The critical since of every log: it lies behind everything that is not copied yet."""
 
-WAL_APPLICATION: Final = "persist.wal:"
-"""With the log's shard, the application whose newest version, in a table's shard, is until when the log is copied."""
+WAL_APPLICATION: Final = KEPT
+"""With the log's shard, the application whose newest version, in a table's shard, is until when the log is copied. It
+is never forgotten: without it nothing says what the table lacks."""
 
 TIDY_COMMITS: Final = 64
 """One in so many transactions, of whatever process, copies what was not read yet, and forgets what is copied."""
@@ -386,9 +388,7 @@ class Wal:
                 outcome = await table.writer.compare_and_append(
                     rest, upper, end, transaction=_marker(self._writer.shard, end), timeout=seconds(deadline)
                 )
-            except OutcomeForgotten as error:
-                if "new_since" in error.details:
-                    raise  # so many applications wrote to the shard that it does not know its log any more
+            except OutcomeForgotten:
                 upper = await table.read_upper(deadline)
             else:
                 if isinstance(outcome, Appended):

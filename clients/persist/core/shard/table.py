@@ -21,8 +21,8 @@ _BARE: Final[tuple[Record, ...]] = (_NONE,) * _WIDTH
 
 
 def _place(key: str) -> tuple[int, int]:
-    # Not Python's own hash, which differs in each process: the order of a table, and with it what is made of a command,
-    # is the same everywhere.
+    # Not Python's own hash, which differs in each process: one history of changes gives one order everywhere. Within a
+    # dict of the table that order is of the history, so two equal tables may differ in it.
     hashed = zlib.crc32(key.encode())
     return hashed % _WIDTH, (hashed >> _BITS) % _WIDTH
 

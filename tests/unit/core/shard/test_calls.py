@@ -13,7 +13,7 @@ from persist.core.shard.state import State, Verdict
 from persist.core.shard.transitions import calls
 from persist.core.shard.transitions.applications import APPLICATIONS_MAX
 from persist.core.shard.transitions.apply import apply, finish
-from persist.core.shard.transitions.calls import TOKEN_MS, WINDOW
+from persist.core.shard.transitions.calls import KEPT, KEPT_MAX, TOKEN_MS, WINDOW, by_age
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired, ShardClosed
 
@@ -493,9 +493,48 @@ def test_token_is_not_repeated_as_another_version(before: str | None):
     first = named(first_state(), 7, body=bytes(32), transaction=transaction if before else None)
     state, _ = commit(first_state(), first)
     again = dataclasses.replace(first, transaction=dataclasses.replace(transaction, version=2))
-    with pytest.raises(InvalidArgument, match="not as this version"):
+    with pytest.raises(InvalidArgument, match="nothing says that it was as this version"):
         apply(state, again, NOW)
     assert apply(state, first, NOW)[1].already_committed
+
+
+def test_token_is_not_repeated_as_a_version_of_an_application_that_is_new_since_others_were_forgotten():
+    state = crowded()
+    first = named(state, 7, body=bytes(32))
+    state, _ = commit(state, first, FEW)
+    new = c.Transaction(app_id="new", version=1, new_since=state.transactions_forgotten)
+    with pytest.raises(InvalidArgument, match="nothing says that it was as this version"):
+        apply(state, dataclasses.replace(first, transaction=new), FEW)
+    unknown = dataclasses.replace(first, transaction=dataclasses.replace(new, new_since=0))
+    assert apply(state, unknown, FEW)[1].already_committed
+
+
+def test_what_a_shard_records_of_itself_is_forgotten_by_nothing_and_bounded():
+    """How far a log is in a table: were it forgotten, nothing could say what the table lacks."""
+    state = first_state()
+    for number in range(KEPT_MAX):
+        state, _ = commit(state, marked(state, number, f"{KEPT}{number}"), FEW)
+    for number in range(100, 200):
+        state, _ = commit(state, marked(state, number, f"app {number}", new_since=state.transactions_forgotten), FEW)
+    assert state.transactions_forgotten
+    assert {name for name in state.transactions if name.startswith(KEPT)} == {f"{KEPT}{n}" for n in range(KEPT_MAX)}
+    with pytest.raises(InvalidArgument, match="records of itself"):
+        apply(state, c.ForgetApplications(app_ids=(f"{KEPT}0", "app 199")), FEW)
+    with pytest.raises(InvalidArgument, match="as many as it can"):
+        apply(state, marked(state, 300, f"{KEPT}one more"), FEW)
+    # One that never was is known not to have been, whatever was forgotten.
+    some, _ = commit(first_state(), marked(first_state(), 1, "app"), FEW)
+    some, _ = commit(some, c.ForgetApplications(app_ids=("app",)), FEW)
+    assert isinstance(apply(some, marked(some, 2, "other"), FEW)[1], c.CannotTell)
+    assert isinstance(apply(some, marked(some, 3, f"{KEPT}never"), FEW)[1], c.Appended)
+
+
+def test_after_a_restore_those_that_committed_longest_ago_are_still_forgotten_first():
+    state = first_state()
+    for number in range(30):
+        state, _ = commit(state, marked(state, number, f"app {number}"), FEW)
+    state = reborn(state, incarnation=7, now_ms=1, hostname="h")
+    assert by_age(state.transactions) == [f"app {number}" for number in range(30)]
 
 
 def test_application_that_is_forgotten_by_name_is_asked_whether_it_is_new():

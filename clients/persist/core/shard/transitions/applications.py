@@ -10,7 +10,7 @@ from typing import Final
 from persist.core.ids import Token
 from persist.core.shard import commands as c
 from persist.core.shard.state import State, TransactionRecord
-from persist.core.shard.transitions.calls import without_applications
+from persist.core.shard.transitions.calls import application_forgotten, is_kept, without_applications
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument
 
@@ -26,6 +26,11 @@ def forget_applications(
     if len(command.app_ids) > APPLICATIONS_MAX:
         hint = f"forget at most {APPLICATIONS_MAX} at once"
         raise InvalidArgument("too many applications in one command", hint=hint, applications=len(command.app_ids))
+    kept = [app_id for app_id in command.app_ids if is_kept(app_id)]
+    if kept:
+        raise InvalidArgument(
+            "a shard does not forget what it records of itself", hint="name applications of yours", app_ids=kept[:5]
+        )
     known = {app_id for app_id in command.app_ids if app_id in state.transactions}
     if known:
         state = without_applications(state, known)
@@ -35,11 +40,11 @@ def forget_applications(
 def check_same_version(token: Token, transaction: c.Transaction, state: State) -> None:
     """Raise InvalidArgument where what the token appended was not this version, which it would leave open to others.
 
-    An application that the shard may have forgotten may have been it.
+    An application that the shard may have forgotten may have been it, unless it is said to be new since.
     """
-    if transaction.app_id in state.transactions or not state.transactions_forgotten:
+    if transaction.app_id in state.transactions or application_forgotten(state, transaction) is None:
         raise InvalidArgument(
-            "these updates were appended under this token, and not as this version of the application",
+            "these updates were appended under this token, and nothing says that it was as this version",
             hint="repeat the call with the transaction it had, or take a new token for another append",
             token=token,
             app_id=transaction.app_id,

@@ -41,6 +41,7 @@ from persist.core.shard.transitions.applications import check_same_version, tran
 from persist.core.shard.transitions.calls import (
     application_forgotten,
     cannot_tell,
+    check_kept,
     forgetful,
     met,
     recorded,
@@ -144,6 +145,8 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     batch = command.batch
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
+    if command.transaction is not None:
+        check_kept(state, command.transaction)
     if command.rebase:
         batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:

@@ -8,7 +8,8 @@ when to forget; what is answered never depends on them. The argument is in docs/
 
 Applications outlive processes, so no seqno that a caller has seen says whether one is new. Each time some are
 forgotten ``State.transactions_forgotten`` becomes another number: an unknown one is new if it is said to have been new
-since that number. A caller that says so was given the number after the last that were forgotten.
+since that number. A caller that says so was given the number after the last that were forgotten. What a shard records
+of itself under such a name, as how far a log was copied into it, is no application and never forgotten: ``is_kept``.
 Source: RIFL (Lee et al., SOSP 2015); Ongaro 2014, section 6.3; reliability.md I4.
 """
 
@@ -37,6 +38,11 @@ V = TypeVar("V", CallSession, TokenOutcome, Writer)
 H = TypeVar("H", CallSession, Writer)
 
 _NUMBERS: Final = 1 << 64
+
+KEPT: Final = "persist.wal:"
+"""Begins the names under which a shard records what it is made of. They are this library's own."""
+KEPT_MAX: Final = 16
+"""A shard is a table of one log: so many and no more are kept."""
 
 WINDOW: Final = 1024
 """How far a session's newest number may be ahead of its first unacknowledged one."""
@@ -92,9 +98,39 @@ def cannot_tell(state: State, *, token: bool = False) -> c.CannotTell:
 def application_forgotten(state: State, transaction: c.Transaction) -> c.CannotTell | None:
     """The answer to an application the state does not know; None: it is new."""
     forgotten = state.transactions_forgotten
-    if not forgotten or transaction.new_since == forgotten:
+    if not forgotten or transaction.new_since == forgotten or is_kept(transaction.app_id):
         return None
     return c.CannotTell(forgotten=forgotten, upper=state.upper, seqno=state.seqno, transaction=True)
+
+
+def is_kept(app_id: str) -> bool:
+    """Whether it is recorded for as long as the shard is there."""
+    return app_id.startswith(KEPT)
+
+
+def check_kept(state: State, transaction: c.Transaction) -> None:
+    """Raise InvalidArgument for one more of what is never forgotten than there is room for."""
+    app_id = transaction.app_id
+    if not is_kept(app_id) or app_id in state.transactions:
+        return
+    if sum(map(is_kept, state.transactions)) >= KEPT_MAX:
+        raise InvalidArgument(
+            "names that begin like this are kept for ever, and the shard keeps as many as it can",
+            hint="begin the application id differently",
+            app_id=app_id,
+            most=KEPT_MAX,
+        )
+
+
+def by_age(transactions: Table[TransactionRecord]) -> list[str]:
+    """The applications that may be forgotten, those first that committed longest ago."""
+    # SUBTLE: a restore sets all seqnos to 0. Uppers rise with every commit, and go on over one.
+    age = {
+        name: (each.seqno, each.upper.time if each.upper.time is not None else _NUMBERS, name)
+        for name, each in transactions.items()
+        if not is_kept(name)
+    }
+    return sorted(age, key=age.__getitem__)
 
 
 def recorded(
@@ -166,9 +202,8 @@ def _without_old_tokens(state: State, context: Context) -> State:
 
 def _without_oldest_applications(state: State, most: int) -> State:
     """The state without those that committed longest ago, few enough at a time that a diff holds them all."""
-    table: Table[TransactionRecord] = state.transactions
-    gone = heapq.nsmallest(max(1, most // 20, len(table) - most), table, key=lambda name: table[name].seqno)
-    return without_applications(state, gone)
+    gone = by_age(state.transactions)[: max(1, most // 20, len(state.transactions) - most)]
+    return without_applications(state, gone) if gone else state
 
 
 def without_applications(state: State, gone: Iterable[str]) -> State:
