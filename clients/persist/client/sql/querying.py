@@ -196,8 +196,8 @@ class Queries:
         All but the run is as of ``answer``. Raises as that, and SqlNotSupported before anything is read.
         """
         bound, names = await self.bound(select.query)
-        await large.in_spark(bound, 0, self.runtime.offload)
         schema = await self.schema(bound)
+        await large.in_spark(bound, 0, self.runtime.offload)
         async with contextlib.AsyncExitStack() as held:
             found, ts = await held.enter_async_context(self.reading(bound, names, asked))
             relations = await self.relations(bound, found, names, planned_rows, planned_table)
