@@ -2,7 +2,7 @@
 
 The leader leaves views to others that were made for them (WITH (RUNNER = 'spark')), and holds what they read from as
 for its own. Any number of processes may keep up the same ones, and each may be killed at any point: a result is
-appended at exactly where the view stood when it was computed, so it is there once. Source: docs/adr, views on Spark.
+appended at exactly where the view stood when it was computed, so it is there once. Source: ADR 23.
 """
 
 from dataclasses import dataclass
