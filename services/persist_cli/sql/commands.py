@@ -31,9 +31,7 @@ Role = Annotated[
 ]
 Runner = Annotated[
     str,
-    typer.Option(
-        "--runner", metavar="ENGINE", help="What runs queries: duckdb or spark.", show_default="duckdb"
-    ),
+    typer.Option("--runner", metavar="ENGINE", help="What runs queries: duckdb or spark.", show_default="duckdb"),
 ]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master; else Spark in this process.")

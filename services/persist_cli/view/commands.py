@@ -26,7 +26,7 @@ def run_views(
     at: Whose,
     run: Run,
 ) -> None:
-    """Refresh the views made WITH (RUNNER = 'spark') until SIGTERM or Ctrl-C: each result once, whatever dies meanwhile.
+    """Refresh views made WITH (RUNNER = 'spark') until SIGTERM or Ctrl-C: each result once, whatever dies meanwhile.
 
     Any number of processes may do so for the same views. The process that leads leaves these views to them.
 

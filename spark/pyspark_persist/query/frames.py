@@ -4,12 +4,12 @@ Source: docs/sql.md, queries that Spark runs.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
 from persist import InvalidArgument
-from persist.runners import Piece, PlannedQuery, PlannedRows
+from persist.runners import Piece, PlannedRows
 from pyspark_persist.change.rows import quoted
 from pyspark_persist.spark_types import arrow_schema, cast_column, spark_schema, to_spark
 
@@ -38,6 +38,25 @@ SETTINGS: Final[Mapping[str, str]] = {
 """What decides on an answer, whatever the session of the user has set: its own session is not touched."""
 
 
+class Planned(Protocol):
+    """A ``persist.runners.PlannedQuery``, of either client."""
+
+    @property
+    def text(self) -> str:
+        """The query."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its answer."""
+        ...
+
+    @property
+    def relations(self) -> Mapping[str, PlannedRows]:
+        """What it reads."""
+        ...
+
+
 def session_of(spark: "SparkSession") -> "SparkSession":
     """A session beside the user's one, in the same application, with settings and names of its own.
 
@@ -53,14 +72,14 @@ def session_of(spark: "SparkSession") -> "SparkSession":
     return own
 
 
-def frame_of(session: "SparkSession", query: PlannedQuery) -> "DataFrame":
+def frame_of(session: "SparkSession", query: Planned) -> "DataFrame":
     """The query over its relations, as Spark plans it; nothing is read yet. Raises what Spark says of the text."""
     for name, rows in query.relations.items():
         rows_of(session, rows).createOrReplaceTempView(name)
     return session.sql(query.text)
 
 
-def answer_of(session: "SparkSession", query: PlannedQuery) -> "DataFrame":
+def answer_of(session: "SparkSession", query: Planned) -> "DataFrame":
     """``frame_of`` with the columns that the query has, by their names and of their types. Raises TypeNotSupported."""
     return shaped(frame_of(session, query), query.schema)
 

