@@ -78,7 +78,7 @@ QUERIES = [
     "rank() OVER (ORDER BY small), lag(n) OVER (ORDER BY id) FROM v ORDER BY id",
     "SELECT count(*) FILTER (WHERE n > 1), bool_and(yes), bool_or(yes) FROM v",
     "SELECT id FROM v ORDER BY n DESC NULLS LAST LIMIT 2 OFFSET 1",
-    "SELECT 1, 'x', 1.50, true, NULL",
+    "SELECT 1, 'x', 1.50, true, NULL::date",
     "SELECT name FROM persist_catalog.tables ORDER BY name",
     "SELECT mz_now() > 0, count(*) FROM twice",
 ]
@@ -86,14 +86,14 @@ QUERIES = [
 
 REFUSED = [
     "SELECT upper(s) FROM v",
-    "SELECT f::int FROM v",
+    "SELECT f::int FROM v WHERE id = 5",
     "SELECT f::text FROM v",
-    "SELECT s::int FROM v",
+    "SELECT s::int FROM v WHERE id = 4",
     "SELECT round(f, 1) FROM v",
     "SELECT d - d FROM v",
     "SELECT f % 2 FROM v",
-    "SELECT s > 1 FROM v",
-    "SELECT unsigned + 1 FROM v",
+    "SELECT yes = 1 FROM v",
+    "SELECT unsigned + 1 FROM v WHERE id = 5",
     "SELECT DISTINCT ON (small) id FROM v",
     "SELECT generate_series(1, 3)",
     "SELECT string_agg(s, ',') FROM v",
@@ -217,7 +217,7 @@ def test_sessions_choose_their_engine(engines: tuple[Any, Any, str]) -> None:
     here.execute("RESET runner")
     with pytest.raises(persist.PersistError, match="no such engine"):
         here.execute("SET runner = 'flink'")
-    assert "Scan" in str(there.execute("EXPLAIN SELECT count(*) FROM v")[0].rows)
+    assert "HashAggregate" in str(there.execute("EXPLAIN SELECT count(*) FROM v")[0].rows)
     assert dict(there.execute("EXPLAIN TIMESTAMP FOR SELECT * FROM v")[0].rows)["timeline"] == "M"
     there.execute("BEGIN; INSERT INTO twice VALUES (9, 'z')")
     with pytest.raises(persist.PersistError, match="in a transaction"):

@@ -201,6 +201,8 @@ def _refusal(node: exp.Expr, what: str, hint: str = "") -> SqlNotSupported:
 
 
 def _kind(node: exp.Expr | None) -> Kind:
+    if isinstance(node, exp.Null):
+        return Kind.NULL
     if node is None or node.type is None:
         return Kind.OTHER
     return _KINDS.get(node.type.this, Kind.OTHER)
