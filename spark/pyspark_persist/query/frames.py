@@ -38,7 +38,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 """What decides on an answer, whatever the session of the user has set: its own session is not touched."""
 
 
-class Planned(Protocol):
+class AnyPlannedQuery(Protocol):
     """A ``persist.runners.PlannedQuery``, of either client."""
 
     @property
@@ -72,14 +72,14 @@ def session_of(spark: "SparkSession") -> "SparkSession":
     return own
 
 
-def frame_of(session: "SparkSession", query: Planned) -> "DataFrame":
+def frame_of(session: "SparkSession", query: AnyPlannedQuery) -> "DataFrame":
     """The query over its relations, as Spark plans it; nothing is read yet. Raises what Spark says of the text."""
     for name, rows in query.relations.items():
         rows_of(session, rows).createOrReplaceTempView(name)
     return session.sql(query.text)
 
 
-def answer_of(session: "SparkSession", query: Planned) -> "DataFrame":
+def answer_of(session: "SparkSession", query: AnyPlannedQuery) -> "DataFrame":
     """``frame_of`` with the columns that the query has, by their names and of their types. Raises TypeNotSupported."""
     return shaped(frame_of(session, query), query.schema)
 

@@ -56,7 +56,9 @@ class World:
     ) -> Maintainer:
         """What a process that begins anew keeps views up with."""
         client = client or self.client
-        return Maintainer(client, lambda: self.items, Recomputing(LateQueries(queries)), now_ms=system().now_ms, patience=patience)
+        return Maintainer(
+            client, lambda: self.items, Recomputing(LateQueries(queries)), now_ms=system().now_ms, patience=patience
+        )
 
     async def input(self, name: str, upper: int = 1, schema: persist.Schema = SCHEMA) -> Described:
         """A source that brings its times; empty, and complete before ``upper``."""
