@@ -62,7 +62,11 @@ MODULES = {
         "persist.client.shard.read.snapshot.Diffs": "Diffs",
         "persist.client.shard.read.listen.Listen": "Listen",
     },
-    "sql": {"persist.client.sql.session.SqlSession": "SqlSession"},
+    "sql": {
+        "persist.client.sql.run.runner.PlannedQuery": "PlannedQuery",
+        "persist.client.sql.session.SqlSession": "SqlSession",
+        "persist.client.sql.upkeep.ViewUpkeep": "ViewUpkeep",
+    },
     "table": {
         "persist.client.table.table.Table": "Table",
         "persist.client.table.transaction.TableTransaction": "TableTransaction",
@@ -93,6 +97,7 @@ ENDS = {
     "Subscription": "close",
     "Cursor": "close",
     "SqlSession": "close",
+    "ViewUpkeep": "close",
 }
 RENAMED = {"aclose": "close"}
 IN_STEPS = ("name", "setting", "preparing", "is_large")
@@ -147,6 +152,7 @@ LATE = {
     f"{TO}.environment.Environment",
     f"{TO}.minter.Minter",
     f"{TO}.sql.SqlSession",
+    f"{TO}.sql.ViewUpkeep",
 }
 # Of packages that are there or not: types in quotes, imported for type checkers.
 OPTIONAL = {"pandas", "polars"}

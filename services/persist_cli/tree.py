@@ -48,6 +48,7 @@ BRANCHES: Final = {
     "shard": Branch(DATA, "persist_cli.shard.commands", "app"),
     "source": Branch(DATA, "persist_cli.source.commands", "app"),
     "sink": Branch(DATA, "persist_cli.sink.commands", "app"),
+    "view": Branch(DATA, "persist_cli.view.commands", "app"),
     "catalog": Branch(DATA, "persist_cli.catalog.commands", "app", "Look into catalogs, and repair them."),
     "serve": Branch(RUN, "persist_cli.serve.commands", "app"),
     "backup": Branch(KEEP, "persist_cli.backup.commands", "app"),

@@ -18,6 +18,8 @@ with extras.extra("spark"):
     from pyspark_persist.source import DefaultSource
 
 if TYPE_CHECKING:
+    from pyspark_persist.query.asking import sql
+    from pyspark_persist.query.runner import SparkRunner
     from pyspark_persist.table import ChangeResult, CommitResult, MergeBuilder, PersistTable
     from pyspark_persist.together import Timedomain, timedomain
 
@@ -27,8 +29,10 @@ __all__ = [
     "DefaultSource",
     "MergeBuilder",
     "PersistTable",
+    "SparkRunner",
     "Timedomain",
     "register",
+    "sql",
     "timedomain",
 ]
 
@@ -42,4 +46,12 @@ def __getattr__(name: str) -> Any:
         from pyspark_persist import together
 
         return getattr(together, name)
+    if name == "SparkRunner":
+        from pyspark_persist.query.runner import SparkRunner
+
+        return SparkRunner
+    if name == "sql":
+        from pyspark_persist.query.asking import sql
+
+        return sql
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

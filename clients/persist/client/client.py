@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from persist.client.collections.reading.contents import Contents
     from persist.client.collections.views.query import QueryRunner
     from persist.client.sql.results import Result
+    from persist.client.sql.run.port import Runner
     from persist.client.sql.session import SqlSession
+    from persist.client.sql.upkeep import ViewUpkeep
 
 T = TypeVar("T")
 
@@ -182,29 +184,67 @@ class Client(ShardClient):
         return opened
 
     async def session(
-        self, environment: str = "default", *, role: str = "persist", files: bool = False, endpoints: str = ""
+        self,
+        environment: str = "default",
+        *,
+        role: str = "persist",
+        files: bool = False,
+        runner: "Runner | None" = None,
+        endpoints: str = "",
     ) -> "SqlSession":
         """A session that runs SQL in an environment, with variables and transactions of its own. Close it.
 
-        ``files``: COPY may read and write files of this process. Needs the extra ``sql``. Raises as ``environment``.
+        ``files``: COPY may read and write files of this process. ``runner``: the engine of its queries, such as a
+        ``pyspark_persist.SparkRunner``; None: DuckDB. Needs the extra ``sql``. Raises as ``environment``.
         """
         with extra("sql"):
             from persist.client.sql.session import SqlSession
 
         opened = await self.environment(environment, role=role, endpoints=endpoints)
-        return SqlSession(opened, files=files, owns=True)
+        return SqlSession(opened, files=files, runner=runner, owns=True)
+
+    async def views(
+        self,
+        runner: "Runner",
+        environment: str = "default",
+        *,
+        patience: float | None = None,
+        endpoints: str = "",
+    ) -> "ViewUpkeep":
+        """What keeps up the materialized views that were made for ``runner``, as long as it is asked to. Close it.
+
+        ``patience``: seconds after which its ``work`` returns while what takes long goes on; None: once all are done.
+        Needs the extra ``sql``. Raises as ``environment``.
+        """
+        with extra("sql"):
+            from persist.client.sql.upkeep import ViewUpkeep
+
+        return ViewUpkeep(await self.environment(environment, endpoints=endpoints), runner, patience=patience)
 
     async def sql(
-        self, text: str, params: object = None, *, environment: str = "default", role: str = "persist"
+        self,
+        text: str,
+        params: object = None,
+        *,
+        environment: str = "default",
+        role: str = "persist",
+        runner: "Runner | None" = None,
     ) -> "list[Result]":
         """What became of each statement of a text: rows that are in memory, and Arrow streams.
 
         ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
-        its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
-        ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did not begin there.
+        its own: BEGIN and COMMIT stand in one text, or in a ``session``. ``runner``: as for that. Needs the extra
+        ``sql``. Raises as ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did
+        not begin there.
         """
         with extra("sql"):
             from persist.client.sql.session import whole
+        if runner is not None:
+            own = await self.session(environment, role=role, runner=runner)
+            try:
+                return await whole(own, text, params)
+            finally:
+                await own.close()
         free = self._sessions.setdefault((environment, role), [])
         session = free.pop() if free else await self.session(environment, role=role)
         if session.environment.is_over:

@@ -575,6 +575,7 @@ class CreateMaterializedViewStatement(_message.Message):
     IF_NOT_EXISTS_FIELD_NUMBER: _builtins.int
     SQL_FIELD_NUMBER: _builtins.int
     MEANT_FIELD_NUMBER: _builtins.int
+    RUNNER_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """query is the SELECT, with every name in full."""
     refresh_every: _builtins.int
@@ -585,6 +586,8 @@ class CreateMaterializedViewStatement(_message.Message):
     """if_not_exists: one that is there already is no error."""
     sql: _builtins.str
     """sql is the statement as it was written. Empty: it was not."""
+    runner: _builtins.str
+    """runner: the engine of those who compute it, such as spark. Empty: the leader does."""
     @_builtins.property
     def name(self) -> Global___ObjectName:
         """name of the view."""
@@ -620,10 +623,11 @@ class CreateMaterializedViewStatement(_message.Message):
         if_not_exists: _builtins.bool = ...,
         sql: _builtins.str = ...,
         meant: _abc.Iterable[_builtins.bytes] | None = ...,
+        runner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "name", b"name", "refresh_every", b"refresh_every", "retain", b"retain", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "meant", b"meant", "name", b"name", "query", b"query", "reads", b"reads", "refresh_every", b"refresh_every", "retain", b"retain", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every", "asks_time", b"asks_time", "if_not_exists", b"if_not_exists", "meant", b"meant", "name", b"name", "query", b"query", "reads", b"reads", "refresh_every", b"refresh_every", "retain", b"retain", "runner", b"runner", "schema", b"schema", "sql", b"sql"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__refresh_every: _TypeAlias = _typing.Literal["refresh_every"]  # noqa: Y015
     _WhichOneofArgType__refresh_every: _TypeAlias = _typing.Literal["_refresh_every", b"_refresh_every"]  # noqa: Y015

@@ -29,6 +29,13 @@ Arrow = Annotated[bool, typer.Option("--arrow", help="Print rows as an Arrow str
 Role = Annotated[
     str, typer.Option("--role", metavar="NAME", envvar="PERSIST_ROLE", help="In whose name.", show_default="persist")
 ]
+Runner = Annotated[
+    str,
+    typer.Option("--runner", metavar="ENGINE", help="What runs queries: duckdb or spark.", show_default="duckdb"),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master; else Spark in this process.")
+]
 
 
 def sql(
@@ -38,6 +45,8 @@ def sql(
     csv: Csv = False,
     arrow: Arrow = False,
     role: Role = "",
+    runner: Runner = "",
+    master: Master = None,
     *,
     at: Whose,
     run: Run,
@@ -51,6 +60,10 @@ def sql(
         raise typer.BadParameter("rows have one format: --json, --csv or --arrow")
     if len([each for each in (statement, command, file) if each is not None]) > 1:
         raise typer.BadParameter("give a statement, or a file with some")
+    if runner not in ("", "duckdb", "spark"):
+        raise typer.BadParameter("--runner is duckdb or spark")
+    if master is not None and runner != "spark":
+        raise typer.BadParameter("--master needs --runner spark")
     statement = command if statement is None else statement
     place, settings = at.place(), run.settings()
     from persist_cli.sql import running
@@ -61,21 +74,22 @@ def sql(
     text = statement if statement is not None else running.text_of(file)
     if text is None and not sys.stdin.isatty():
         text = sys.stdin.read()
-    if text is not None:
-        parsed = running.parsed(text)
+    parsed = None if text is None else running.parsed(text)
+    with running.engine(runner, master) as engine:
+        if parsed is not None:
+            place.in_environment(
+                settings,
+                lambda env: running.run_all(env, parsed, form or running.Printed.TABLE, place.target, engine),
+                role=role,
+                new=running.creates(parsed),
+            )
+            return
+        from persist_cli.sql import shell
+
+        environ = run.invocation.environ
         place.in_environment(
             settings,
-            lambda env: running.run_all(env, parsed, form or running.Printed.TABLE, place.target),
+            lambda env: shell.interact(env, form or running.Printed.TABLE, environ, place.target, engine),
             role=role,
-            new=running.creates(parsed),
+            new=True,
         )
-        return
-    from persist_cli.sql import shell
-
-    environ = run.invocation.environ
-    place.in_environment(
-        settings,
-        lambda env: shell.interact(env, form or running.Printed.TABLE, environ, place.target),
-        role=role,
-        new=True,
-    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from decimal import Decimal
@@ -23,6 +24,7 @@ from persist_cli.terminal import counted, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.client.sql.run.port import Runner
     from persist_cli.options import LocationTarget
 
 ROWS_MAX: Final = 1000
@@ -65,19 +67,41 @@ def creates(statements: Sequence[s.Parsed]) -> bool:
     return bool(statements) and printed(statements[0].statement).startswith("CREATE ")
 
 
-def session_of(environment: "Environment", target: "LocationTarget | None") -> SqlSession:
+@contextlib.contextmanager
+def engine(runner: str, master: str | None) -> "Iterator[Runner | None]":
+    """The engine of that name, for a block; None: DuckDB. Raises UsageError (Spark without Java), MissingExtra."""
+    if runner != "spark":
+        yield None
+        return
+    from persist_cli.admin.spark import session
+
+    # What is wrong with a query is said by its error, and not besides by PySpark's own log.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    with session(master, "persist sql") as spark:
+        from pyspark_persist import SparkRunner
+
+        yield SparkRunner(spark)
+
+
+def session_of(
+    environment: "Environment", target: "LocationTarget | None", runner: "Runner | None" = None
+) -> SqlSession:
     """A session with all that this process may reach: its files, and upstreams that are ingested into ``target``."""
     from persist_cli.sql.sources import IngestedSources
 
     sources = IngestedSources(target, environment) if target is not None else None
-    return SqlSession(environment, files=True, sources=sources)
+    return SqlSession(environment, files=True, sources=sources, runner=runner)
 
 
 async def run_all(
-    environment: "Environment", statements: Sequence[s.Parsed], form: Printed, target: "LocationTarget | None"
+    environment: "Environment",
+    statements: Sequence[s.Parsed],
+    form: Printed,
+    target: "LocationTarget | None",
+    runner: "Runner | None" = None,
 ) -> None:
     """Run statements one after the other, until one fails. Raises PartlyDone: it says what took effect by then."""
-    session = session_of(environment, target)
+    session = session_of(environment, target, runner)
     effects = Effects()
     try:
         for number, each in enumerate(statements, 1):

@@ -22,6 +22,7 @@ from persist_cli.terminal import note
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.client.sql.run.port import Runner
     from persist_cli.options import LocationTarget
 
 with extra("sql"):
@@ -56,10 +57,14 @@ WORDS: Final = tuple(sorted({*KNOWN, *_MORE}))
 
 
 async def interact(
-    environment: "Environment", form: running.Printed, environ: Mapping[str, str], target: "LocationTarget | None"
+    environment: "Environment",
+    form: running.Printed,
+    environ: Mapping[str, str],
+    target: "LocationTarget | None",
+    runner: "Runner | None" = None,
 ) -> None:
     """Read statements and run them, until the person leaves."""
-    session = running.session_of(environment, target)
+    session = running.session_of(environment, target, runner)
     shell = Shell(session, form, _history(environ))
     try:
         await shell.run()

@@ -22,6 +22,7 @@ from persist.client.shard.finalizing import Emptied
 from persist.client.shard.times import TimeLike
 from persist.client.shard.write.prepared import BatchSpec
 from persist.client.sql.results import Result
+from persist.client.sql.run.port import Runner
 from persist.client.table.table import Mode
 from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import Schema
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from persist.client.blocking.compaction import Compaction
     from persist.client.blocking.environment import Contents, Environment
     from persist.client.blocking.minter import Minter
-    from persist.client.blocking.sql import SqlSession
+    from persist.client.blocking.sql import SqlSession, ViewUpkeep
 T = TypeVar("T")
 
 
@@ -365,28 +366,57 @@ class Client(Opened):
         )
 
     def session(
-        self, environment: str = "default", *, role: str = "persist", files: bool = False, endpoints: str = ""
+        self,
+        environment: str = "default",
+        *,
+        role: str = "persist",
+        files: bool = False,
+        runner: Runner | None = None,
+        endpoints: str = "",
     ) -> "SqlSession":
         """A session that runs SQL in an environment, with variables and transactions of its own. Close it.
 
-        ``files``: COPY may read and write files of this process. Needs the extra ``sql``. Raises as ``environment``.
+        ``files``: COPY may read and write files of this process. ``runner``: the engine of its queries, such as a
+        ``pyspark_persist.SparkRunner``; None: DuckDB. Needs the extra ``sql``. Raises as ``environment``.
         """
         from persist.client.blocking.sql import SqlSession
 
         return self._give(
-            SqlSession, self._run(self._inner.session(environment, role=role, files=files, endpoints=endpoints))
+            SqlSession,
+            self._run(self._inner.session(environment, role=role, files=files, runner=runner, endpoints=endpoints)),
+        )
+
+    def views(
+        self, runner: Runner, environment: str = "default", *, patience: float | None = None, endpoints: str = ""
+    ) -> "ViewUpkeep":
+        """What keeps up the materialized views that were made for ``runner``, as long as it is asked to. Close it.
+
+        ``patience``: seconds after which its ``work`` returns while what takes long goes on; None: once all are done.
+        Needs the extra ``sql``. Raises as ``environment``.
+        """
+        from persist.client.blocking.sql import ViewUpkeep
+
+        return self._give(
+            ViewUpkeep, self._run(self._inner.views(runner, environment, patience=patience, endpoints=endpoints))
         )
 
     def sql(
-        self, text: str, params: object = None, *, environment: str = "default", role: str = "persist"
+        self,
+        text: str,
+        params: object = None,
+        *,
+        environment: str = "default",
+        role: str = "persist",
+        runner: Runner | None = None,
     ) -> list[Result]:
         """What became of each statement of a text: rows that are in memory, and Arrow streams.
 
         ``params``: values for ``?`` and ``$1`` (a sequence), or for ``:name`` (a mapping). Each call has a session of
-        its own: BEGIN and COMMIT stand in one text, or in a ``session``. Needs the extra ``sql``. Raises as
-        ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did not begin there.
+        its own: BEGIN and COMMIT stand in one text, or in a ``session``. ``runner``: as for that. Needs the extra
+        ``sql``. Raises as ``SqlSession.execute``, and SqlError for a transaction that does not end in the text, or did
+        not begin there.
         """
-        return self._run(self._inner.sql(text, params, environment=environment, role=role))
+        return self._run(self._inner.sql(text, params, environment=environment, role=role, runner=runner))
 
     def read(
         self,

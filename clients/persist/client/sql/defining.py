@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from persist.client.sql.bind import spark
 from persist.client.sql.bind.followed import check_whole
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.printing import printed
@@ -79,6 +80,8 @@ async def defined(
             meant,
         )
         return Defined(view)
+    if statement.runner == spark.RUNNER:
+        spark.spark_text(bound, 0)
     kept = ddl.CreateMaterializedView(
         statement.name,
         bound.named,
@@ -90,6 +93,7 @@ async def defined(
         statement.if_not_exists,
         text,
         meant,
+        statement.runner,
     )
     return Defined(kept)
 

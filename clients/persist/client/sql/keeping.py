@@ -3,11 +3,13 @@
 Source: collections: queries (materialized view, plain).
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from sqlglot import exp
 
+from persist.client.collections.views.kept import KeptRows
 from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import BoundQuery, bind
@@ -15,8 +17,10 @@ from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse
-from persist.client.sql.querying import streamed
+from persist.client.sql.querying import planned_rows, streamed
 from persist.client.sql.run.engine import Engine, Limits, Relation
+from persist.client.sql.run.port import Runner
+from persist.client.sql.run.runner import PlannedQuery, PlannedRefresh, PlannedRows
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
@@ -35,24 +39,65 @@ class KeptQueries:
 
     async def run(self, asked: QueryAt) -> pa.Table:
         """See QueryRunner. Raises SqlLimit besides."""
-        try:
-            offload = system().offload
-            query = _query_of(await large.parsed(asked.query, None, system().now_ms(), offload))
-            bound = await large.bound(query, _Names(asked.items), Session(), offload, definite=True, known=asked.known)
+        offload = system().offload
+        with _failing():
+            bound = await _bound(asked)
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
             return await self._engine.table(await large.said(bound, asked.as_of, offload), relations)
-        except SqlLimit:
-            raise
-        except (SqlError, UnknownObject) as error:
-            raise QueryFailed(
-                error.message, hint=error.hint or "correct the rows or the query", **error.details
-            ) from error
 
     def close(self) -> None:
         """Release its memory."""
         self._engine.close()
+
+
+class RefreshedElsewhere:
+    """A Refresher whose engine reads the inputs and what the view has, and writes the difference, in processes of its
+    own: nothing of it is here. What it wrote counts once it is appended, which is done here, as for every refresh.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def refresh(self, asked: QueryAt, kept: KeptRows, lower: int, upper: int | None) -> bool:
+        """See Refresher."""
+        with _failing():
+            bound = await _bound(asked)
+            text = await large.in_spark(bound, asked.as_of, system().offload)
+            relations = {
+                name: planned_rows(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
+            }
+            columns = pa.schema([*kept.schema.key, *kept.schema.val])
+            query = PlannedQuery(text, columns, asked.as_of, relations)
+            async with contextlib.AsyncExitStack() as held:
+                current: PlannedRows | None = None
+                if lower:
+                    snapshot = await held.enter_async_context(kept.current(lower))
+                    current = PlannedRows(snapshot.output(None), snapshot, has_diffs=True)
+                planned = PlannedRefresh(query=query, current=current, schema=kept.schema, spec=kept.spec)
+                parts = await self._runner.refresh(planned)
+            return await kept.append_parts(parts, asked.as_of, lower, upper)
+
+    def close(self) -> None:
+        """The engine is its owner's."""
+
+
+async def _bound(asked: QueryAt) -> BoundQuery:
+    offload = system().offload
+    query = _query_of(await large.parsed(asked.query, None, system().now_ms(), offload))
+    return await large.bound(query, _Names(asked.items), Session(), offload, definite=True, known=asked.known)
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """What is wrong with a query, or with its rows, as QueryFailed; a limit may be another one next time."""
+    try:
+        yield
+    except SqlLimit:
+        raise
+    except (SqlError, UnknownObject) as error:
+        raise QueryFailed(error.message, hint=error.hint or "correct the rows or the query", **error.details) from error
 
 
 def bound_of(query: str, items: tuple[Described, ...], known: tuple[KnownColumns, ...] = ()) -> BoundQuery:

@@ -3,9 +3,10 @@
 Source: collections: queries. Every time comes from ``client.collections.reading``, as for every other door.
 """
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -20,9 +21,11 @@ from persist.client.sql.meant import Meant
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.pending import Pending
 from persist.client.sql.run.engine import Answer, Engine, Relation
+from persist.client.sql.run.port import Runner
 from persist.client.sql.run.relations import Rows, Streamed
+from persist.client.sql.run.runner import Gathered, PlannedQuery, PlannedRows
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
-from persist.client.sql.variables import Variables
+from persist.client.sql.variables import DUCKDB, Variables
 from persist.core.catalog.ddl.described import ROLE
 from persist.core.catalog.ddl.resolve import unknown
 from persist.core.catalog.ddl.statements import Statement
@@ -39,6 +42,8 @@ from persist.retry.deadline import Deadline
 with extra("sql"):
     from sqlglot import exp
 
+T = TypeVar("T")
+
 MARGIN: Final = 0.1
 MARGIN_SECONDS_MAX: Final = 1.0
 
@@ -46,10 +51,12 @@ MARGIN_SECONDS_MAX: Final = 1.0
 class Queries:
     """Runs the queries of one session."""
 
-    def __init__(self, environment: Environment, variables: Variables) -> None:
+    def __init__(self, environment: Environment, variables: Variables, runner: Runner | None = None) -> None:
+        """``runner``: the engine besides DuckDB."""
         self.access = environment.access
         self.environment = environment
         self.variables = variables
+        self._runner = runner
         self.readers = environment.reads.readers
         self.runtime = environment.access.client.location.runtime
         self._engines: dict[object, Engine] = {}
@@ -151,16 +158,53 @@ class Queries:
         return bound, meant, any(map(names.made, bound.reads))
 
     @asynccontextmanager
-    async def answer(self, select: Select) -> AsyncIterator[tuple[Answer, int]]:
+    async def answer(self, select: Select) -> AsyncIterator[tuple[Answer | Gathered, int]]:
         """The rows of a query, as they are found, and the time they are of.
 
-        Raises as ``bind``, ``Readers.at_one_time`` and ``Engine.query``.
+        Raises as ``bind``, ``Readers.at_one_time`` and ``Engine.query``; of another runner as ``spark_text`` and
+        ``Runner.run``, and its rows come once all are there.
         """
+        if (runner := self.runner) is not None:
+            query = await self.planned(select, self.asked(select))
+            try:
+                yield Gathered(await runner.run(query)), query.ts
+            finally:
+                await query.release()
+            return
         bound, names = await self.bound(select.query)
         async with self.reading(bound, names, self.asked(select)) as (found, ts):
-            relations = await self.relations(bound, found, names)
+            relations: dict[str, Relation] = await self.relations(bound, found, names, streamed, Rows)
             async with self.engine.query(await self.said(bound, ts), relations) as answer:
                 yield answer, ts
+
+    @property
+    def runner(self) -> Runner | None:
+        """The engine that runs queries by themselves; None: DuckDB. Raises SqlError: it is not there."""
+        if self.variables.runner == DUCKDB:
+            return None
+        if self._runner is None or self._runner.name != self.variables.runner:
+            raise SqlError(
+                "this session has no such engine",
+                hint="persist sql --runner spark; runner=pyspark_persist.SparkRunner(spark); or SET runner = 'duckdb'",
+                runner=self.variables.runner,
+            )
+        return self._runner
+
+    async def planned(self, select: Select, asked: AskedTime) -> PlannedQuery:
+        """A query for an engine elsewhere, whose relations are held at one time until it is released.
+
+        All but the run is as of ``answer``. Raises as that, and SqlNotSupported before anything is read.
+        """
+        bound, names = await self.bound(select.query)
+        schema = await self.schema(bound)
+        await large.in_spark(bound, 0, self.runtime.offload)
+        async with contextlib.AsyncExitStack() as held:
+            found, ts = await held.enter_async_context(self.reading(bound, names, asked))
+            relations = await self.relations(bound, found, names, planned_rows, planned_table)
+            text = await large.in_spark(bound, ts, self.runtime.offload)
+            kept = held.pop_all()
+        explanation = None if found is None else found.explanation
+        return PlannedQuery(text, schema, ts, relations, explanation, kept.aclose)
 
     def asked(self, select: Select) -> AskedTime:
         """What a query of this session asks of its time."""
@@ -193,10 +237,16 @@ class Queries:
         return await self.engine.schema(await self.said(bound, 0), empty)
 
     async def plan(self, select: Select) -> str:
-        """How DuckDB would run a query."""
+        """How the engine would run a query."""
         bound, _ = await self.bound(select.query)
-        empty = {name: Rows(arrow(each, each.columns).empty_table()) for name, each in bound.relations.items()}
-        lines = [await self.engine.plan(await self.said(bound, 0), empty)]
+        none = {name: arrow(each, each.columns).empty_table() for name, each in bound.relations.items()}
+        if (runner := self.runner) is not None:
+            text = await large.in_spark(bound, 0, self.runtime.offload)
+            inputs = {name: planned_table(each) for name, each in none.items()}
+            lines = [await runner.plan(PlannedQuery(text, await self.schema(bound), 0, inputs))]
+        else:
+            empty = {name: Rows(each) for name, each in none.items()}
+            lines = [await self.engine.plan(await self.said(bound, 0), empty)]
         for name, each in bound.relations.items():
             columns = "all columns" if each.columns is None else ", ".join(each.columns)
             rows = " and ".join(f"{one.column} {one.op} {one.value!r}" for one in each.conditions)
@@ -204,18 +254,23 @@ class Queries:
         return "\n".join(lines)
 
     async def relations(
-        self, bound: BoundQuery, found: AtOneTime | None, names: CatalogView | None
-    ) -> dict[str, Relation]:
-        """The inputs of a query, as DuckDB reads them."""
+        self,
+        bound: BoundQuery,
+        found: AtOneTime | None,
+        names: CatalogView | None,
+        stored: Callable[[BoundRelation, Snapshot], T],
+        of_table: Callable[[pa.Table], T],
+    ) -> dict[str, T]:
+        """The inputs of a query: what ``stored`` makes of a snapshot, and ``of_table`` of the system's rows."""
         snapshots: Mapping[Id, Snapshot] = {} if found is None else found.snapshots
-        made: dict[str, Relation] = {}
+        made: dict[str, T] = {}
         for name, each in bound.relations.items():
             system = system_collection(each.described)
             if system is not None:
                 rows = await system_rows(system, self.access.client, names)
-                made[name] = Rows(rows.select(arrow(each, each.columns).names))
+                made[name] = of_table(rows.select(arrow(each, each.columns).names))
             else:
-                made[name] = streamed(each, snapshots[each.described.id])
+                made[name] = stored(each, snapshots[each.described.id])
         return made
 
     async def now(self, bound: BoundQuery, asked: AskedTime) -> int:
@@ -232,14 +287,30 @@ def streamed(relation: BoundRelation, snapshot: Snapshot) -> Streamed:
     return Streamed(*columns_read(relation, snapshot))
 
 
+def planned_rows(relation: BoundRelation, snapshot: Snapshot) -> PlannedRows:
+    """As ``streamed``, for another engine."""
+    kept, _, where = _needed(relation, snapshot)
+    return PlannedRows(kept, snapshot, where)
+
+
+def planned_table(table: pa.Table) -> PlannedRows:
+    """Rows in memory, for another engine."""
+    return PlannedRows(table.schema, table)
+
+
 def columns_read(
     relation: BoundRelation, snapshot: Snapshot
 ) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
     """The columns of a collection that are needed, and what opens the rows that are, each with a diff."""
+    kept, wanted, where = _needed(relation, snapshot)
+    return kept, lambda: snapshot.to_batches(wanted, where)
+
+
+def _needed(relation: BoundRelation, snapshot: Snapshot) -> tuple[pa.Schema, list[str], Predicate | None]:
     wanted = list(arrow(relation, relation.columns).names)
     where = Predicate(relation.conditions) if relation.conditions else None
     kept = pa.schema([field for field in snapshot.output(wanted) if field.name != DIFF.name])
-    return kept, lambda: snapshot.to_batches(wanted, where)
+    return kept, wanted, where
 
 
 def arrow(relation: BoundRelation, columns: tuple[str, ...] | None) -> pa.Schema:

@@ -6,6 +6,7 @@ Source: collections: queries.
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final, assert_never
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pyarrow as pa
 from persist.client.collections.environment import Environment
 from persist.client.collections.naming import name_of
 from persist.client.collections.reading.live import states_of_holds
+from persist.client.collections.reading.reads import isolation_of
 from persist.client.shard.handles import Closes
+from persist.client.shard.times import TimeLike, time_of
 from persist.client.sql import copying, showing
 from persist.client.sql.changing import ChangingTransaction, RowChanger
 from persist.client.sql.defining import Defined, beginning_now, defined, is_definition
@@ -25,12 +28,16 @@ from persist.client.sql.querying import Queries
 from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Answer
 from persist.client.sql.run.outside import Sources
+from persist.client.sql.run.port import Runner
+from persist.client.sql.run.runner import Gathered, PlannedQuery
 from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
+from persist.core.time.isolation import Isolation
+from persist.core.time.read_time import AsOf
 from persist.errors import NotReadable
 from persist.threads import users
 
@@ -58,18 +65,21 @@ class SqlSession(Closes):
         role: str | None = None,
         files: bool = False,
         sources: Sources | None = None,
+        runner: Runner | None = None,
         owns: bool = False,
     ) -> None:
         """``files``: COPY may read and write files of this process. ``sources``: what CREATE and DROP SOURCE do here;
-        without, they are refused. ``owns``: the environment is closed with it.
+        without, they are refused. ``runner``: the engine that runs queries, unless SET runner says otherwise; None:
+        DuckDB does. ``owns``: the environment is closed with it.
         """
         self.environment = environment
         self._role = role or environment.session.role
-        self.variables = Variables({"role": self._role})
+        self._set = {"role": self._role} | ({} if runner is None else {"runner": runner.name})
+        self.variables = Variables(dict(self._set))
         self.files = files
         self._sources = sources
         self._owns = owns
-        self._queries = Queries(environment, self.variables)
+        self._queries = Queries(environment, self.variables, runner)
         self._sent = Sent()
         self._changes = RowChanger(self._queries, self._sent)
         self._cursors = Cursors(self._queries)
@@ -124,7 +134,7 @@ class SqlSession(Closes):
             raise
 
     @asynccontextmanager
-    async def query(self, text: str, params: object = None) -> AsyncIterator[tuple[Answer, int]]:
+    async def query(self, text: str, params: object = None) -> AsyncIterator[tuple[Answer | Gathered, int]]:
         """The rows of one query as they are found, never all in memory, and their time. Raises as ``execute``."""
         statement = await self._one(text, params)
         if not isinstance(statement, s.Select):
@@ -133,13 +143,48 @@ class SqlSession(Closes):
             yield found
 
     @asynccontextmanager
-    async def answer(self, select: s.Select) -> AsyncIterator[tuple[Answer, int]]:
+    async def answer(self, select: s.Select) -> AsyncIterator[tuple[Answer | Gathered, int]]:
         """As ``query``, of a parsed one."""
         if self.in_transaction:
             raise SqlError("in a transaction rows are not given as they are found", hint="execute(text)")
         self._queries.begin()
         async with self._queries.answer(select) as found:
             yield found
+
+    async def planned(
+        self,
+        text: str,
+        params: object = None,
+        *,
+        as_of: TimeLike | None = None,
+        at_least: TimeLike | None = None,
+        isolation: Isolation | str | None = None,
+    ) -> PlannedQuery:
+        """One query in the words of Spark, over rows that are held at one time until it is released.
+
+        ``as_of``: at this time or an error; ``at_least``: at it or later; else as the text says. ``isolation``: None is
+        that of the session. Raises as ``execute`` for a query with ``runner``, but for what running it raises.
+        """
+        statement = await self._one(text, params)
+        if not isinstance(statement, s.Select):
+            raise SqlError("this is no query", hint="execute(text)")
+        if self.in_transaction:
+            raise SqlError("in a transaction no query is planned for elsewhere", hint="COMMIT it first")
+        given = as_of if as_of is not None else at_least
+        if (as_of is not None and at_least is not None) or (given is not None and statement.as_of is not None):
+            raise SqlError("a query has one time", hint="give one of AS OF in the text, as_of and at_least")
+        self._queries.begin()
+        asked = self._queries.asked(statement)
+        if given is not None:
+            now_ms = self.environment.access.client.location.runtime.now_ms()
+            asked = replace(asked, as_of=AsOf(time_of(given, now_ms), at_least=at_least is not None))
+        if isolation is not None:
+            asked = replace(asked, isolation=isolation_of(isolation))
+        try:
+            async with asyncio.timeout(self.variables.timeout):
+                return await self._queries.planned(statement, asked)
+        except TimeoutError:
+            raise self._sent.timed_out() from None
 
     async def subscribe(self, text: str, params: object = None) -> Following:
         """The updates of SUBSCRIBE, as they come, until it is closed. Raises as ``execute``."""
@@ -163,7 +208,7 @@ class SqlSession(Closes):
         await self._end()
         self._cursors.close()
         self.variables.values.clear()
-        self.variables.values["role"] = self._role
+        self.variables.values.update(self._set)
 
     async def close(self) -> None:
         """Roll back what was begun, and release everything."""
@@ -209,6 +254,11 @@ class SqlSession(Closes):
     async def _select(self, select: s.Select) -> Result:
         if self._work is not None:
             self._check_not_defining()
+            if self._queries.runner is not None:
+                raise SqlNotSupported(
+                    "a query in a transaction is run by DuckDB, where what the transaction wrote is",
+                    hint="COMMIT first, or SET runner = 'duckdb'",
+                )
             return await self._changes.select(self._work, select)
         async with self._queries.answer(select) as (answer, ts):
             table = await answer.to_arrow()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from persist.client.sql.bind.spark import RUNNER
 from persist.client.sql.errors import SqlError
 from persist.client.sql.run.engine import Limits
 from persist.core.catalog.ddl.described import DATABASE, ROLE, SCHEMA, Session
@@ -21,6 +22,10 @@ class KnownVariable(NamedTuple):
     default: str
     check: Callable[[str], object]
     about: str
+
+
+DUCKDB: Final = "duckdb"
+"""The engine that is always there."""
 
 
 def _isolation(text: str) -> Isolation:
@@ -67,6 +72,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _runner(text: str) -> str:
+    if text.lower() not in (DUCKDB, RUNNER):
+        raise InvalidArgument("no such engine", hint=f"{DUCKDB} or {RUNNER}", got=text[:80])
+    return text.lower()
+
+
 _SHIFTS: Final = {"": 0, "K": 10, "M": 20, "G": 30}
 
 VARIABLES: Final[dict[str, KnownVariable]] = {
@@ -74,6 +85,7 @@ VARIABLES: Final[dict[str, KnownVariable]] = {
     "search_path": KnownVariable(
         f"{DATABASE}.{SCHEMA}", _path, "schemas in which bare names are looked up, in this order"
     ),
+    "runner": KnownVariable(DUCKDB, _runner, "which engine runs queries: duckdb, or spark where there is one"),
     "role": KnownVariable(ROLE, _name, "in whose name statements are executed"),
     "statement_timeout": KnownVariable("5m", _seconds, "how long a statement may take; 0: for ever"),
     "statement_memory": KnownVariable("1GB", _bytes, "how much memory a query may use"),
@@ -107,6 +119,11 @@ class Variables:
     def isolation(self) -> Isolation:
         """Of queries."""
         return _isolation(self.get("isolation"))
+
+    @property
+    def runner(self) -> str:
+        """The engine of queries."""
+        return _runner(self.get("runner"))
 
     @property
     def timeout(self) -> float | None:

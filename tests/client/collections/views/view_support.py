@@ -10,7 +10,8 @@ from client.collections.support import SCHEMA, Items, shard_of, updates
 
 import persist
 from persist import aio
-from persist.client.collections.views.maintainer import Maintainer
+from persist.client.collections.views.maintainer import LateQueries, Maintainer
+from persist.client.collections.views.materialized import Recomputing
 from persist.client.collections.views.query import QueryAt, QueryRunner
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.ddl.described import Described
@@ -55,7 +56,9 @@ class World:
     ) -> Maintainer:
         """What a process that begins anew keeps views up with."""
         client = client or self.client
-        return Maintainer(client, lambda: self.items, queries, now_ms=system().now_ms, patience=patience)
+        return Maintainer(
+            client, lambda: self.items, Recomputing(LateQueries(queries)), now_ms=system().now_ms, patience=patience
+        )
 
     async def input(self, name: str, upper: int = 1, schema: persist.Schema = SCHEMA) -> Described:
         """A source that brings its times; empty, and complete before ``upper``."""

@@ -22,7 +22,8 @@ from persist.client.collections.control.duty import Duty, Gauges, Unwatched
 from persist.client.collections.control.handles import Handles
 from persist.client.collections.control.room import Room
 from persist.client.collections.control.storage import ShardStorage
-from persist.client.collections.views.maintainer import PATIENCE_SECONDS, Maintainer
+from persist.client.collections.views.maintainer import PATIENCE_SECONDS, LateQueries, Maintainer
+from persist.client.collections.views.materialized import Recomputing
 from persist.client.shard.handles import Closes
 from persist.core.catalog.control.lag import HoldStanding, HoldState
 from persist.core.catalog.control.tokens import token_of
@@ -98,7 +99,7 @@ class Controller(Closes):
             self.views = Maintainer(
                 access.client,
                 lambda: self.room.view,
-                access.queries,
+                Recomputing(LateQueries(access.queries)),
                 now_ms=now_ms,
                 patience=PATIENCE_SECONDS,
             )

@@ -256,7 +256,7 @@ class Reads:
         time = None if given is None else time_of(given, self.readers.location.runtime.now_ms())
         return AskedTime(
             as_of=None if time is None else AsOf(time, at_least=at_least is not None),
-            isolation=_isolation(isolation),
+            isolation=isolation_of(isolation),
             purpose=purpose,
         )
 
@@ -265,7 +265,8 @@ async def _nothing() -> None:
     """Nothing is held."""
 
 
-def _isolation(given: Isolation | str) -> Isolation:
+def isolation_of(given: Isolation | str) -> Isolation:
+    """The isolation of this name. Raises InvalidArgument."""
     try:
         return Isolation(given)
     except ValueError:

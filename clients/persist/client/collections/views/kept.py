@@ -4,12 +4,15 @@ Each append says where the shard stood: so of any number of processes that compu
 was killed anywhere goes on from the shard's upper. Source: reliability.md I4.
 """
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from persist.client.collections.views.feeding import PURPOSE, FeedingClient
+from persist.client.shard.read.snapshot import Snapshot
+from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -43,6 +46,28 @@ class KeptRows:
         """Its rows, with diffs, just before ``upper``. Raises NotReadable, LocationError."""
         async with await self._client.open_reader(self._shard, purpose=PURPOSE) as reader:
             return await (await reader.snapshot(upper - 1)).to_arrow()
+
+    @contextlib.asynccontextmanager
+    async def current(self, upper: int) -> AsyncIterator[Snapshot]:
+        """As ``contents``, held and not read: for who reads it in pieces, until the end of the block."""
+        async with await self._client.open_reader(self._shard, purpose=PURPOSE) as reader:
+            yield await reader.snapshot(upper - 1)
+
+    @property
+    def spec(self) -> BatchSpec:
+        """By which other processes write parts for ``append_parts``. After ``upper`` only."""
+        assert self._writer is not None
+        return self._writer.batch_spec()
+
+    async def append_parts(
+        self, parts: Sequence[PreparedBatch], time: int | None, lower: int, upper: int | None
+    ) -> bool:
+        """As ``append``, of rows at ``time`` that were written by others already."""
+        assert self._writer is not None
+        to = Antichain(()) if upper is None else Antichain.of(upper)
+        given = [each for each in parts if each.rows]
+        outcome = await self._writer.compare_and_append_batches(given, lower, to, at_time=time)
+        return not isinstance(outcome, UpperMismatch)
 
     async def append(self, rows: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
         """Whether it was this process that took it from ``lower`` to ``upper``. Raises LocationError, and what ``rows``

@@ -15,7 +15,7 @@ import pyarrow as pa
 from persist.client.collections.views.feeding import FeedingClient
 from persist.client.collections.views.index import Index
 from persist.client.collections.views.materialized import MaterializedView, Passed, ViewDefinition
-from persist.client.collections.views.query import QueryAt, QueryRunner
+from persist.client.collections.views.query import QueryAt, QueryRunner, Refresher
 from persist.client.collections.views.turns import Turns
 from persist.core.catalog.control.controlled import stored_inputs
 from persist.core.catalog.ddl.described import Described
@@ -68,14 +68,14 @@ class Maintainer:
         self,
         client: FeedingClient,
         view: Callable[[], View],
-        queries: Callable[[], QueryRunner],
+        refresher: Refresher,
         *,
+        runner: str = "",
         now_ms: Callable[[], int],
         patience: float | None = None,
     ) -> None:
-        """``queries`` is called once there is a view: it may raise MissingExtra, and then the view is stalled.
-
-        ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
+        """``runner``: those views are kept up that were made for it, and no others; empty: those that were made for
+        none, and indexes. ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
         """
         self._client = client
         self._patience = patience
@@ -83,7 +83,8 @@ class Maintainer:
         self._turns = Turns(patience)
         self._under_way: dict[Id, asyncio.Task[Passed]] = {}
         self._view = view
-        self._runner = _Late(queries)
+        self._refresher = refresher
+        self._for = runner
         self._now_ms = now_ms
         self._at_work: dict[Id, tuple[UpkeepPlan, MaterializedView | Index]] = {}
         self._stalled: dict[Id, Stalled] = {}
@@ -126,7 +127,7 @@ class Maintainer:
         for _, keeper in self._at_work.values():
             await keeper.close()
         self._at_work.clear()
-        self._runner.close()
+        self._refresher.close()
 
     async def _turn(self, id: Id, keeper: MaterializedView | Index, inputs: "Sequence[asyncio.Task[Passed]]") -> Passed:
         if inputs:
@@ -179,7 +180,8 @@ class Maintainer:
         self._stalled[item.id] = Stalled(item.name, reason, upper, since)
 
     async def _follow(self, items: Mapping[Id, Described]) -> None:
-        plans = {each.id: plan for each in items.values() if (plan := planned(each, items)) is not None}
+        ours = [each for each in items.values() if each.runner == self._for and (not self._for or _is_view(each))]
+        plans = {each.id: plan for each in ours if (plan := planned(each, items)) is not None}
         for id in [id for id, (plan, _) in self._at_work.items() if plans.get(id) != plan]:
             await self._end(id)
             self._turns.forget(id)
@@ -194,15 +196,15 @@ class Maintainer:
 
     def _keeper(self, plan: UpkeepPlan) -> MaterializedView | Index:
         if plan.definition is not None:
-            return MaterializedView(self._client, plan.definition, self._runner)
+            return MaterializedView(self._client, plan.definition, self._refresher)
         assert plan.on is not None
         assert plan.item.data is not None
         assert plan.item.schema is not None
         return Index(self._client, plan.item.data, plan.item.schema, plan.on)
 
 
-class _Late:
-    """A QueryRunner that is made at its first query."""
+class LateQueries:
+    """A QueryRunner that is made at its first query: making it may raise MissingExtra, and then a view is stalled."""
 
     def __init__(self, made: Callable[[], QueryRunner]) -> None:
         self._made = made
@@ -219,6 +221,10 @@ class _Late:
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()
+
+
+def _is_view(item: Described) -> bool:
+    return item.kind is ObjectType.MATERIALIZED_VIEW
 
 
 def planned(item: Described, items: Mapping[Id, Described]) -> UpkeepPlan | None:

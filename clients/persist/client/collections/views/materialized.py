@@ -8,12 +8,10 @@ Source: collections: queries (materialized view, plain); design 004, description
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from persist.client.collections.views.difference import difference
 from persist.client.collections.views.feeding import Feeding, FeedingClient, horizon
 from persist.client.collections.views.kept import KeptRows
-from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRunner
+from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRunner, Refresher
 from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Refresh
@@ -41,6 +39,23 @@ class ViewDefinition:
     known: tuple[KnownColumns, ...] = ()
 
 
+class Recomputing:
+    """A Refresher that has the rows of a view in memory, before and after."""
+
+    def __init__(self, runner: QueryRunner) -> None:
+        self._runner = runner
+
+    async def refresh(self, asked: QueryAt, kept: KeptRows, lower: int, upper: int | None) -> bool:
+        """See Refresher."""
+        new = await self._runner.run(asked)
+        current = await kept.contents(lower) if lower else None
+        return await kept.append(difference(new, current, kept.schema, asked.as_of), lower, upper)
+
+    def close(self) -> None:
+        """Release the runner."""
+        self._runner.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Passed:
     """What one pass did. ``upper``: of what is computed; ``queries`` run, ``appended`` results.
@@ -57,9 +72,9 @@ class Passed:
 class MaterializedView:
     """Of one process. Any number of processes may do the same."""
 
-    def __init__(self, client: FeedingClient, definition: ViewDefinition, runner: QueryRunner) -> None:
+    def __init__(self, client: FeedingClient, definition: ViewDefinition, refresher: Refresher) -> None:
         self.definition = definition
-        self._runner = runner
+        self._refresher = refresher
         self._kept = KeptRows(client, definition.shard, definition.schema)
         self._inputs = {id: Feeding(client, shard) for id, shard in definition.inputs.items()}
         self._failures: dict[int, str] = {}
@@ -132,18 +147,20 @@ class MaterializedView:
         queries = appended = 0
         failed = ""
         for step in steps:
-            rows = None
-            if step.at is not None:
+            lower = at.time or 0
+            if step.at is None:
+                was_first = await self._kept.append(None, lower, step.upper)
+            else:
                 failed = self._failures.get(step.at, "")
                 if failed:
                     continue
                 queries += 1
                 try:
-                    rows = await self._difference(step.at, at.time or 0)
+                    was_first = await self._refresher.refresh(await self._asked(step.at), self._kept, lower, step.upper)
                 except QueryFailed as error:
                     failed = self._failures[step.at] = str(error)
                     continue
-            if not await self._kept.append(rows, at.time or 0, step.upper):
+            if not was_first:
                 # Another process was first, with the same: from where that is.
                 return Passed(await self._kept.upper(), queries, appended)
             appended += 1
@@ -151,15 +168,12 @@ class MaterializedView:
         self._failures = {time: why for time, why in self._failures.items() if at.time is not None and time >= at.time}
         return Passed(at, queries, appended, failed)
 
-    async def _difference(self, time: int, upper: int) -> pa.Table:
+    async def _asked(self, time: int) -> QueryAt:
         definition = self.definition
         inputs = {id: await each.snapshot(time) for id, each in self._inputs.items()}
-        asked = QueryAt(
+        return QueryAt(
             query=definition.query, as_of=time, items=definition.items, known=definition.known, inputs=inputs
         )
-        new = await self._runner.run(asked)
-        current = await self._kept.contents(upper) if upper else None
-        return difference(new, current, definition.schema, time)
 
     async def _release(self, upper: Antichain) -> None:
         """Inputs are read from the last refresh time on, so that what changed since can be computed."""

@@ -5,7 +5,7 @@ Source: collections: queries.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -13,6 +13,9 @@ from persist.client.shard.read.snapshot import Snapshot
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id, KnownColumns
 from persist.errors import UsageError
+
+if TYPE_CHECKING:
+    from persist.client.collections.views.kept import KeptRows
 
 
 class QueryFailed(UsageError):
@@ -34,6 +37,25 @@ class QueryAt:
     items: tuple[Described, ...] = ()
     known: tuple[KnownColumns, ...] = ()
     inputs: Mapping[Id, Snapshot] = field(default_factory=dict)
+
+
+class Refresher(Protocol):
+    """Takes a materialized view to its next result: computes its query, and appends what differs.
+
+    Whoever does so, for one refresh time there is one result: the append says where the view stood.
+    """
+
+    async def refresh(self, asked: QueryAt, kept: "KeptRows", lower: int, upper: int | None) -> bool:
+        """Whether it was this process that took the view from ``lower``, 0 where it has no rows, to ``upper``, with the
+        rows of the query at ``asked.as_of``, which lies between. Cancelling it ends the query.
+
+        Raises as ``QueryRunner.run``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what it has. Another refresh takes it again."""
+        ...
 
 
 class QueryRunner(Protocol):

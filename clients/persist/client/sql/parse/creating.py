@@ -160,6 +160,7 @@ def _materialized_view(tokens: Tokens) -> Statement:
     name = tokens.qualified()
     refresh: Refresh = Refresh()
     retain: Retain | None = None
+    runner = ""
     if tokens.word("WITH"):
         tokens.expect("(")
         while True:
@@ -167,13 +168,15 @@ def _materialized_view(tokens: Tokens) -> Statement:
                 refresh = values.refresh(tokens)
             elif tokens.word("RETAIN", "HISTORY"):
                 retain = values.retain(tokens)
+            elif tokens.word("RUNNER"):
+                runner = values.runner(tokens)
             else:
-                tokens.fail("an option: REFRESH or RETAIN HISTORY")
+                tokens.fail("an option: REFRESH, RETAIN HISTORY or RUNNER")
             if not tokens.word(",") or tokens.is_word(")"):
                 break
         tokens.expect(")")
     tokens.expect("AS", hint="CREATE MATERIALIZED VIEW name [WITH (REFRESH EVERY '1s')] AS SELECT …")
-    return DefineView(name, query(tokens), refresh, retain, False, exists)
+    return DefineView(name, query(tokens), refresh, retain, False, exists, runner)
 
 
 def _index(tokens: Tokens) -> Statement:

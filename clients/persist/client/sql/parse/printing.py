@@ -143,9 +143,9 @@ def _show(statement: s.Show) -> str:
 
 def _definition(statement: s.Definition) -> str:
     match statement:
-        case s.DefineView(name, query, refresh, retain, replace, exists):
+        case s.DefineView(name, query, refresh, retain, replace, exists, runner):
             kind = "VIEW" if refresh is None else "MATERIALIZED VIEW"
-            options = [*(_refresh(refresh)), *_retain(retain)]
+            options = [*(_refresh(refresh)), *_retain(retain), *([f"RUNNER = {_text(runner)}"] if runner else [])]
             words = f"CREATE {'OR REPLACE ' if replace else ''}{kind}{_exists(exists)} {_name(name)}"
             return f"{words}{_with(options)} AS {_sql(query)}"
         case s.DefineCursor(name, query, at, max_lag, on_lag, exists):

@@ -176,6 +176,7 @@ class DefineView:
     retain: Retain | None = None
     replace: bool = False
     if_not_exists: bool = False
+    runner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,16 @@ def refresh(tokens: Tokens) -> Refresh:
     return Refresh(every)
 
 
+def runner(tokens: Tokens) -> str:
+    """What stands behind RUNNER: an engine, in quotation marks. DuckDB is what the leader has: empty."""
+    tokens.word("=")
+    found = tokens.string("an engine, such as 'spark'").lower()
+    if found not in ("spark", "duckdb"):
+        tokens.at -= 1
+        tokens.fail("'spark' or 'duckdb'")
+    return "" if found == "duckdb" else found
+
+
 def on_lag(tokens: Tokens) -> OnLag:
     """What stands behind ON LAG: ADVANCE or ERROR."""
     tokens.word("=")

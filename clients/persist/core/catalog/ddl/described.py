@@ -18,6 +18,8 @@ from persist.core.time.timeline import Timeline
 DATABASE: Final = "persist"
 SCHEMA: Final = "public"
 ROLE: Final = "persist"
+RUNNER: Final = "runner"
+"""The option of a materialized view that says whose engine computes it."""
 SUPERUSER: Final = RoleRef(Space.SYSTEM, 1)
 """The role ``persist``: it may do everything, and acts where no other was named."""
 
@@ -60,6 +62,11 @@ class Described:
         if columns is None or self.schema is None:
             return self
         return replace(self, schema=self.schema.project(columns))
+
+    @property
+    def runner(self) -> str:
+        """The engine of those who compute a materialized view; empty: the leader does."""
+        return dict(self.options).get(RUNNER, "") if self.kind is ObjectType.MATERIALIZED_VIEW else ""
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -134,7 +134,10 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class CreateMaterializedView:
-    """CREATE MATERIALIZED VIEW name AS query, as ``CreateView``; its rows are kept in a shard of its own."""
+    """CREATE MATERIALIZED VIEW name AS query, as ``CreateView``; its rows are kept in a shard of its own.
+
+    ``runner``: the engine of those who compute it; empty: the leader does.
+    """
 
     name: QualifiedName
     query: str
@@ -146,6 +149,7 @@ class CreateMaterializedView:
     if_not_exists: bool = False
     sql: str = ""
     meant: tuple[bytes, ...] = ()
+    runner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

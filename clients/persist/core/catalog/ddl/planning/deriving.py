@@ -6,7 +6,7 @@ Here what is read together is checked to be of one timeline. Source: design docu
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl import privileges as p
 from persist.core.catalog.ddl.bootstrap import CLUSTER_NAME
-from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.ddl.described import RUNNER, Described
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.creating import options, own_shard, skipped
@@ -92,6 +92,7 @@ def create_materialized_view(it: Planning, statement: CreateMaterializedView) ->
         mode="view",
         asks_time=statement.asks_time,
         query=statement.query,
+        options=options((RUNNER, statement.runner)) if statement.runner else (),
     )
     made = it.new_item(
         name,

@@ -1,0 +1,1 @@
+"""``persist view``: materialized views that an engine outside of the leader computes."""

@@ -1,0 +1,88 @@
+"""The work behind ``persist view``: upkeep of views on a Spark session of this process."""
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+from persist.client.sql.upkeep import ViewUpkeep
+from persist.core.catalog.values import ObjectType
+from persist.errors import LocationError
+from persist_cli.catalog.place import CatalogPlace
+from persist_cli.terminal import counted, note, print_json, print_rows
+
+if TYPE_CHECKING:
+    from persist.client.collections.environment import Environment
+    from persist.settings import Settings
+
+POLL_SECONDS = 1.0
+"""Between two looks at what the inputs have."""
+
+
+def run_views(place: CatalogPlace, settings: "Settings", master: str | None, *, once: bool, json: bool) -> None:
+    """Refresh until interrupted, or once. Raises Uninitialized, LocationError (``once``), UsageError without Java."""
+    from persist_cli.admin.spark import session
+
+    with session(master, "persist view run") as spark:
+        from pyspark_persist import SparkRunner
+
+        runner = SparkRunner(spark)
+
+        async def work(environment: "Environment") -> list[dict[str, str | int | None]]:
+            async with contextlib.AsyncExitStack() as stack:
+                upkeep = ViewUpkeep(environment, runner, patience=None if once else POLL_SECONDS)
+                stack.push_async_callback(upkeep.close)
+                refreshing = asyncio.ensure_future(_refreshed(upkeep, once=once))
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    asyncio.get_running_loop().add_signal_handler(number, refreshing.cancel)
+                # What was under way is there whole or not at all.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await refreshing
+                return [
+                    {"name": each.name, "upper": each.upper.time, "stalled": each.stalled or None}
+                    for each in upkeep.states()
+                ]
+            raise AssertionError
+
+        rows = place.in_environment(settings, work)
+    if json:
+        print_json(rows)
+    else:
+        print_rows(rows, caption=counted(len(rows), "view"))
+
+
+async def _refreshed(upkeep: ViewUpkeep, *, once: bool) -> None:
+    while once:
+        if not await upkeep.work():
+            return
+    note("refreshing the views of Spark; Ctrl-C ends it")
+    told: dict[str, str] = {}
+    while True:
+        try:
+            await upkeep.work()
+        except LocationError as error:
+            note(f"persist: {error}; tried again")
+        for each in upkeep.states():
+            if each.stalled != told.setdefault(each.name, ""):
+                told[each.name] = each.stalled
+                note(f"{each.name} {f'does not go on: {each.stalled}' if each.stalled else 'goes on'}")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def list_views(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:
+    """Print all materialized views. Raises Uninitialized."""
+
+    async def work(environment: "Environment") -> list[dict[str, str | int | None]]:
+        view = await environment.strict_view()
+        found = []
+        for each in view.items(ObjectType.MATERIALIZED_VIEW):
+            assert each.data is not None
+            upper = await environment.access.client.recent_upper(each.data)
+            found.append({"name": str(each.name), "runner": each.runner or "duckdb", "upper": upper.time})
+        return found
+
+    rows = place.in_environment(settings, work)
+    if json:
+        print_json(rows)
+        return
+    print_rows(rows, caption=counted(len(rows), "view"))
