@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def places_for(marker: Callable[[str], object], module: str) -> Places:
-    """Where a test of that module runs, all told, by how it is marked."""
+    """Everywhere a test of that module runs in full, by how it is marked."""
     marked = next((name for name in MARKS if marker(name)), None)
     of_blob = module.rpartition(".")[2] in BLOB_TESTS
     return MARKS[marked] if marked else tuple(place for place in FOR_ALL if of_blob or not place[0].startswith("s3"))
