@@ -4,7 +4,8 @@
 sums by file: ``awk -F'[\t:]' '{ n[$4] += $1 } END { for (f in n) print n[f], f }' file | sort -n``
 
 Spark's daemons do not wait for their forks, whose CPU is lost when they end, or taken away from the test that they end
-in: ``perf stat -e task-clock`` around the run counts all of it.
+in: ``perf stat -e task-clock`` around the run counts all of it. A run without ``make`` unsets
+``PYTHONDONTWRITEBYTECODE``, as that does, or each interpreter that begins compiles all that it imports.
 """
 
 import sys

@@ -30,6 +30,7 @@ PRELOADED = (
     "persist_minter", "persist_shard.spec", "persist.client.blocking.client", "persist_cli.shard.commands",
     "persist_cli.serve.commands", "persist.storage.blob.s3", "persist.storage.consensus.redis", "persist_ingest",
     "persist_ingest.sources.files", "persist_ingest.sources.loadgen", "persist_ingest.sources.postgres",
+    "forked_frozen",
 )  # fmt: skip
 
 

@@ -10,13 +10,14 @@ file+postgres            all         everywhere  everywhere
 file+redis               everywhere  all         all
 =======================  ==========  ==========  ==========
 
-``all``: every test, over mem+mem local and, by turns, over some of the other places: two for a test of one case, one
-for each of several cases (other parameters). Over all in ``make sim PART=places``. ``everywhere``: only tests marked
-``@pytest.mark.everywhere``, with each of their cases: appends, compare-and-appends, the ledger of random histories.
-``@pytest.mark.between_processes`` leaves out mem, which another process cannot see, and keeps to local, as those tests
-start processes of their own; ``@pytest.mark.few``, for tests that must wait, takes one place for each way.
+``all``: each case of a test (its other parameters) on one of these, by turns; ``blob``: of those, tests of what lies in
+Blob (BLOB_TESTS), as every request to the S3 server takes its time. ``everywhere``: only tests marked
+``@pytest.mark.everywhere``: appends, compare-and-appends, the ledger of random histories. Each of their cases on all
+stores, and on each of them in one of the ways, by turns. ``@pytest.mark.between_processes`` leaves out mem, which
+another process cannot see, and keeps to local, as those tests start processes of their own; ``@pytest.mark.few``, for
+tests that must wait, has one place for each way: one of them for each case, by turns, too.
 
-``blob``: the tests of what lies in Blob (BLOB_TESTS), as every request to the S3 server takes its time.
+``make sim PART=places`` runs every case on all that it is for.
 
 local: the loop in this process. remote: a server over a real socket, one for each client. failover: two servers over
 the same stores for each client, which also has the stores. So two clients of one place meet in the stores alone.
@@ -25,7 +26,7 @@ mem with servers means servers in this process. The blocking façade has its own
 
 import random
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,17 +42,16 @@ FOR_ALL = (
     ("file+sqlite", "local"), ("file+redis", "remote"), ("s3+redis", "local"), ("file+sqlite", "failover"),
     ("file+postgres", "local"), ("mem+mem", "remote"), ("file+redis", "failover"),
 )  # fmt: skip
-"""The first is for every test. Of the others, neighbours are not reached alike: two of them are two ways to a shard."""
+"""Neighbours are not reached alike."""
 EVERYWHERE = tuple((stores, access) for stores in STORES for access in ACCESS)
 FEW = (("mem+mem", "local"), ("file+redis", "remote"), ("file+sqlite", "failover"))
 BETWEEN_PROCESSES = tuple((stores, "local") for stores in STORES[1:3])
 BLOB_TESTS = ("test_append", "test_ledger", "test_corruption", "test_prepared")
 
 
-MARKS = {"everywhere": EVERYWHERE, "between_processes": BETWEEN_PROCESSES, "few": FEW}
+Places: TypeAlias = tuple[tuple[str, str], ...]
+MARKS: dict[str, Places] = {"everywhere": EVERYWHERE, "between_processes": BETWEEN_PROCESSES, "few": FEW}
 Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
-DEAL_TO, DEAL_ONE_TO = 1, 2
-"""Places beside the first that one of several cases is dealt to, and the case of a test that has but one."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,15 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
-        marked = next((name for name in MARKS if metafunc.definition.get_closest_marker(name)), None)
-        places = MARKS[marked] if marked else places_for_all(metafunc.module.__name__)
+        places = places_for(metafunc.definition.get_closest_marker, metafunc.module.__name__)
         metafunc.parametrize("place", places, indirect=True, ids="-".join)
 
 
-def places_for_all(module: str) -> tuple[tuple[str, str], ...]:
-    """Where tests of that module run that are for all places."""
+def places_for(marker: Callable[[str], object], module: str) -> Places:
+    """Everywhere a test of that module runs in full, by how it is marked."""
+    marked = next((name for name in MARKS if marker(name)), None)
     of_blob = module.rpartition(".")[2] in BLOB_TESTS
-    return tuple(place for place in FOR_ALL if of_blob or not place[0].startswith("s3"))
+    return MARKS[marked] if marked else tuple(place for place in FOR_ALL if of_blob or not place[0].startswith("s3"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,14 +86,15 @@ def _dealt(items: list[pytest.Item | pytest.Collector]) -> list[pytest.Item | py
 
 def _is_dealt_to(item: pytest.Function, cases: dict[Case, int]) -> bool:
     call = call_of(item)
-    if FULL or call is None or call.params.get("place") not in FOR_ALL or any(map(item.get_closest_marker, MARKS)):
+    if FULL or call is None or "place" not in call.params:
         return True
-    places = places_for_all(item.module.__name__)
-    place = places.index(call.params["place"])
     case = case_of(call, "place")
-    number = cases.setdefault(case, len(cases))
-    first = zlib.crc32(item.originalname.encode()) + number * DEAL_TO
-    return place == 0 or (place - 1 - first) % (len(places) - 1) < (DEAL_TO if case else DEAL_ONE_TO)
+    turn = zlib.crc32(item.originalname.encode()) + cases.setdefault(case, len(cases))
+    if item.get_closest_marker("everywhere"):
+        stores, access = call.params["place"]
+        return (ACCESS.index(access) - STORES.index(stores) - turn) % len(ACCESS) == 0
+    places = places_for(item.get_closest_marker, item.module.__name__)
+    return places.index(call.params["place"]) == turn % len(places)
 
 
 @pytest.fixture

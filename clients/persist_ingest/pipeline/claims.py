@@ -18,8 +18,8 @@ from persist.runtime import system
 from persist.typed import Fields, Record
 from persist_ingest.pipeline.records import SILENT_MS, VERSION, Records, Source, SourceExists, SourceNotFound
 
-BEATS: Final = 3
-"""How often an attempt says that it is there, in the time after which it is taken for gone."""
+BEAT_SECONDS: Final = SILENT_MS / 1000 / 3
+"""How often an attempt says that it is there: several times until it is taken for gone."""
 
 
 class SourceCreating(UsageError):
@@ -204,7 +204,7 @@ def beating(records: Records, claim: Claim) -> Iterator[None]:
     stopped = threading.Event()
 
     def beat() -> None:
-        while not stopped.wait(SILENT_MS / 1000 / BEATS):
+        while not stopped.wait(BEAT_SECONDS):
             with contextlib.suppress(PersistError):
                 _touch(records, claim, system().now_ms())
 

@@ -71,12 +71,12 @@ def test_tasks_that_take_many_leases_find_every_part_while_all_is_compacted_and_
 
         def go_on() -> None:
             at = 10
-            while not over.wait(0.05):
+            while not over.wait(0.2):
                 writer.append(changed(at), at + 1)
                 at += 1
-                if at % 10 == 0:
+                if at % 5 == 0:
                     compact(client, shard)
-                if at % 20 == 0:  # other plans must not release the first one's parts
+                if at % 10 == 0:  # other plans must not release the first one's parts
                     plans.append(load().rdd.getNumPartitions())
 
         working = threading.Thread(target=go_on)

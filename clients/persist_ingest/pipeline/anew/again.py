@@ -23,7 +23,8 @@ from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopp
 from persist_ingest.sources.port import ReadsApart, is_apart
 from persist_ingest.sources.registry import source_type
 
-BEATS: Final = 3
+BEAT_SECONDS: Final = SILENT_MS / 1000 / 3
+"""How often an attempt says that it is at work: several times until it is taken for gone."""
 
 
 def resnapshot(
@@ -218,7 +219,7 @@ def _beating(records: Records, source: Source, export: str, mine: Trouble) -> It
     stopped = threading.Event()
 
     def beat() -> None:
-        while not stopped.wait(SILENT_MS / 1000 / BEATS):
+        while not stopped.wait(BEAT_SECONDS):
             leave(records, source, export, mine, lambda known: replace(known, beat_ms=system().now_ms()))
 
     thread = threading.Thread(target=beat, name=f"snapshotting {export}", daemon=True)
