@@ -65,7 +65,7 @@ MODULES = {
     "sql": {
         "persist.client.sql.run.runner.PlannedQuery": "PlannedQuery",
         "persist.client.sql.session.SqlSession": "SqlSession",
-        "persist.client.sql.upkeep.ViewUpkeep": "ViewUpkeep",
+        "persist.client.sql.views.upkeep.ViewUpkeep": "ViewUpkeep",
     },
     "table": {
         "persist.client.table.table.Table": "Table",

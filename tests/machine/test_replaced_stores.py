@@ -291,6 +291,7 @@ async def test_a_load_that_stood_still_over_a_restore_does_not_replace_the_histo
     gate.set()
     while not applier.idle:
         await asyncio.sleep(0.005)
+    assert applier.cached is not None
     assert applier.cached.incarnation == incarnation
     assert (await here.open(shard, create=False, timeout=T)).incarnation == incarnation
     for shards in (before, here):

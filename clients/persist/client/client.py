@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from persist.client.sql.results import Result
     from persist.client.sql.run.port import Runner
     from persist.client.sql.session import SqlSession
-    from persist.client.sql.upkeep import ViewUpkeep
+    from persist.client.sql.views.upkeep import ViewUpkeep
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ class Client(ShardClient):
         Needs the extra ``sql``. Raises as ``environment``.
         """
         with extra("sql"):
-            from persist.client.sql.upkeep import ViewUpkeep
+            from persist.client.sql.views.upkeep import ViewUpkeep
 
         return ViewUpkeep(await self.environment(environment, endpoints=endpoints), runner, patience=patience)
 

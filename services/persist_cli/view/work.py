@@ -5,7 +5,7 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from persist.client.sql.upkeep import ViewUpkeep
+from persist.client.sql.views.upkeep import ViewUpkeep
 from persist.core.catalog.values import ObjectType
 from persist.errors import LocationError
 from persist_cli.catalog.place import CatalogPlace
@@ -13,6 +13,7 @@ from persist_cli.terminal import counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.runtime import Runtime
     from persist.settings import Settings
 
 POLL_SECONDS = 1.0
@@ -32,7 +33,9 @@ def run_views(place: CatalogPlace, settings: "Settings", master: str | None, *, 
             async with contextlib.AsyncExitStack() as stack:
                 upkeep = ViewUpkeep(environment, runner, patience=None if once else POLL_SECONDS)
                 stack.push_async_callback(upkeep.close)
-                refreshing = asyncio.ensure_future(_refreshed(upkeep, once=once))
+                refreshing = asyncio.ensure_future(
+                    _refreshed(upkeep, environment.access.client.location.runtime, once=once)
+                )
                 for number in (signal.SIGTERM, signal.SIGINT):
                     asyncio.get_running_loop().add_signal_handler(number, refreshing.cancel)
                 # What was under way is there whole or not at all.
@@ -51,22 +54,22 @@ def run_views(place: CatalogPlace, settings: "Settings", master: str | None, *, 
         print_rows(rows, caption=counted(len(rows), "view"))
 
 
-async def _refreshed(upkeep: ViewUpkeep, *, once: bool) -> None:
+async def _refreshed(upkeep: ViewUpkeep, runtime: "Runtime", *, once: bool) -> None:
     while once:
         if not await upkeep.work():
             return
     note("refreshing the views of Spark; Ctrl-C ends it")
-    told: dict[str, str] = {}
+    said: dict[str, str] = {}
     while True:
         try:
             await upkeep.work()
         except LocationError as error:
             note(f"persist: {error}; tried again")
         for each in upkeep.states():
-            if each.stalled != told.setdefault(each.name, ""):
-                told[each.name] = each.stalled
+            if each.stalled != said.setdefault(each.name, ""):
+                said[each.name] = each.stalled
                 note(f"{each.name} {f'does not go on: {each.stalled}' if each.stalled else 'goes on'}")
-        await asyncio.sleep(POLL_SECONDS)
+        await runtime.sleep(POLL_SECONDS)
 
 
 def list_views(place: CatalogPlace, settings: "Settings", *, json: bool) -> None:

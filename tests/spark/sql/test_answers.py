@@ -80,7 +80,7 @@ QUERIES = [
     "SELECT id FROM v ORDER BY n DESC NULLS LAST LIMIT 2 OFFSET 1",
     "SELECT 1, 'x', 1.50, true, NULL::date",
     "SELECT name FROM persist_catalog.tables ORDER BY name",
-    "SELECT mz_now() > 0, count(*) FROM twice",
+    "SELECT mz_now() > 0 AS begun, count(*) FROM twice",
 ]
 """Each is run by both."""
 

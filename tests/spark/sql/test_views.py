@@ -1,4 +1,4 @@
-"""Materialized views that Spark computes: at their refresh times what the query gives, once, whoever dies meanwhile."""
+"""Materialized views that Spark computes: at their refresh times what the query gives, once, whatever is killed."""
 
 import contextlib
 import os

@@ -16,8 +16,8 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.runner import PlannedQuery as AioPlannedQuery
 from persist.client.sql.run.runner import PlannedRows
 from persist.client.sql.session import SqlSession as AioSqlSession
-from persist.client.sql.upkeep import ViewState
-from persist.client.sql.upkeep import ViewUpkeep as AioViewUpkeep
+from persist.client.sql.views.upkeep import ViewState
+from persist.client.sql.views.upkeep import ViewUpkeep as AioViewUpkeep
 from persist.core.time.isolation import Isolation
 
 

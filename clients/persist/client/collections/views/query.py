@@ -42,7 +42,7 @@ class QueryAt:
 class Refresher(Protocol):
     """Takes a materialized view to its next result: computes its query, and appends what differs.
 
-    Whoever does so, for one refresh time there is one result: the append says where the view stood.
+    For one refresh time there is one result, from any process: the append says where the view stood.
     """
 
     async def refresh(self, asked: QueryAt, kept: "KeptRows", lower: int, upper: int | None) -> bool:

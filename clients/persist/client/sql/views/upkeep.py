@@ -1,4 +1,4 @@
-"""Materialized views that another engine computes, kept up by whoever has it: not by the process that leads.
+"""Materialized views that another engine computes, kept up by a process that has it, not by the process that leads.
 
 The leader leaves views to others that were made for them (WITH (RUNNER = 'spark')), and holds what they read from as
 for its own. Any number of processes may keep up the same ones, and each may be killed at any point: a result is

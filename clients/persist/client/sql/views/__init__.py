@@ -1,0 +1,1 @@
+"""Materialized views that another engine computes."""
