@@ -28,7 +28,7 @@ def test_help_fits_a_screen_and_groups_every_command():
     assert len(shown) <= 40
     assert max(map(len, shown)) <= 80
     named = [line.split()[1] for line in shown if re.match("│ [a-z]", line)]
-    wanted = "dev doctor sql hold shard source sink catalog serve backup usage fsck admin"
+    wanted = "dev doctor sql hold shard source sink view catalog serve backup usage fsck admin"
     assert named == wanted.split()
     assert not any("Commands" in line for line in shown)
 

@@ -14,6 +14,7 @@ from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import BoundQuery, bind
 from persist.client.sql.bind.pushdown import pushed
+from persist.client.sql.bind.spark import spark_text
 from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse
@@ -64,7 +65,7 @@ class RefreshedElsewhere:
         """See Refresher."""
         with _failing():
             bound = await _bound(asked)
-            text = await large.in_spark(bound, asked.as_of, system().offload)
+            text = await system().offload(spark_text, bound, asked.as_of)
             relations = {
                 name: planned_rows(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }

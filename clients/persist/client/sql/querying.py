@@ -16,6 +16,7 @@ from persist.client.collections.reading.explaining import Explanation
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import BoundQuery, BoundRelation
+from persist.client.sql.bind.spark import spark_text
 from persist.client.sql.errors import SqlError
 from persist.client.sql.meant import Meant
 from persist.client.sql.parse.statements import Parsed, Select
@@ -197,11 +198,11 @@ class Queries:
         """
         bound, names = await self.bound(select.query)
         schema = await self.schema(bound)
-        await large.in_spark(bound, 0, self.runtime.offload)
+        await self.runtime.offload(spark_text, bound, 0)
         async with contextlib.AsyncExitStack() as held:
             found, ts = await held.enter_async_context(self.reading(bound, names, asked))
             relations = await self.relations(bound, found, names, planned_rows, planned_table)
-            text = await large.in_spark(bound, ts, self.runtime.offload)
+            text = await self.runtime.offload(spark_text, bound, ts)
             kept = held.pop_all()
         explanation = None if found is None else found.explanation
         return PlannedQuery(text, schema, ts, relations, explanation, kept.aclose)
@@ -241,7 +242,7 @@ class Queries:
         bound, _ = await self.bound(select.query)
         none = {name: arrow(each, each.columns).empty_table() for name, each in bound.relations.items()}
         if (runner := self.runner) is not None:
-            text = await large.in_spark(bound, 0, self.runtime.offload)
+            text = await self.runtime.offload(spark_text, bound, 0)
             inputs = {name: planned_table(each) for name, each in none.items()}
             lines = [await runner.plan(PlannedQuery(text, await self.schema(bound), 0, inputs))]
         else:

@@ -10,7 +10,6 @@ from typing import Final
 
 from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of
 from persist.client.sql.bind.pushdown import pushed
-from persist.client.sql.bind.spark import spark_text
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import one, parse
 from persist.core.catalog.ddl.described import Described, Session
@@ -62,12 +61,6 @@ async def said(query: BoundQuery, ts: int, offload: Offload) -> str:
     if query.nodes <= NODES_MAX:
         return query.sql(ts)
     found: str = await offload(query.sql, ts)
-    return found
-
-
-async def in_spark(query: BoundQuery, ts: int, offload: Offload) -> str:
-    """As ``spark_text``, off the loop: it looks at types."""
-    found: str = await offload(spark_text, query, ts)
     return found
 
 

@@ -1,0 +1,42 @@
+"""Spark from the command line: ``persist sql --runner spark`` and ``persist view run``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def persist(where: Path, *words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "persist_cli", *words, "--location", str(where)]
+    return subprocess.run(command, input=input, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.timeout(600)
+def test_views_and_queries_of_the_command_line_are_computed_by_spark(tmp_path: Path) -> None:
+    made = persist(
+        tmp_path,
+        "sql",
+        "create table t (id int primary key, n numeric(9,2)); insert into t values (1, 1.5), (2, null), (3, 1.5);"
+        "create materialized view v with (runner = 'spark') as select n, count(*) as rows from t group by n",
+    )
+    assert made.returncode == 0, made.stderr
+    before = persist(tmp_path, "view", "list", "--json")
+    [view] = json.loads(before.stdout)
+    assert (view["name"].split(".")[-1], view["runner"]) == ("v", "spark")
+    done = persist(tmp_path, "view", "run", "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)
+    assert row["stalled"] is None
+    assert row["upper"] > (view["upper"] or 0)
+    answer = persist(
+        tmp_path, "sql", "--runner", "spark", "--json", "select n, count(*) as rows from t group by n order by 1"
+    )
+    assert answer.returncode == 0, answer.stderr
+    kept = persist(tmp_path, "sql", "--json", "select n, rows from v order by 1")
+    assert json.loads(kept.stdout) == json.loads(answer.stdout)
+    refused = persist(tmp_path, "sql", "--runner", "spark", "select upper('a') from t")
+    assert refused.returncode == 2
+    assert "upper" in refused.stderr
+    assert "Traceback" not in refused.stderr
