@@ -15,13 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.collections.support import Items, reads_of, shard_of, source_of
+from client.collections.support import updates as changes
 from client.shard.test_restored import Address
 from client.support import client_of, memory_place
 
 import persist.sinks
-from persist import Determinate, HistoryRewound, Indeterminate, InvalidArgument
+from persist import Determinate, HistoryRewound, Indeterminate, InvalidArgument, LeaseExpired
+from persist.client.collections.cursors.cursor import open_cursor
 from persist.core.catalog.ddl.statements import CreateRole, CreateSink, QualifiedName
-from persist.core.catalog.values import ObjectType
+from persist.core.catalog.values import Id, ObjectType
 from persist.sinks import FilesSink, PositionMoved, SqliteSink
 
 SCHEMA = pa.schema(
@@ -606,6 +609,55 @@ async def test_a_position_of_before_a_restore_is_refused_where_its_history_was_k
             assert cursor.history != kept["history"]
             fetched = await cursor.fetch(timeout=10)
         assert fetched.updates["id"].to_pylist() == [2]
+
+
+class Followed(Items):
+    """Items with cursors of which nothing was acknowledged."""
+
+    def acknowledged(self, id: Id) -> int | None:
+        return None
+
+
+async def test_a_cursor_that_an_index_answers_for_is_of_the_history_of_its_collection():
+    """Which the collection's shard says: an index may have been made after a restore, and has another one."""
+    by_name = persist.Schema(key={"name": pa.string()}, val={"id": pa.int64()})
+
+    async def kept(client: Any, base: int, index: int) -> None:
+        for name, since in (("s", base), ("i", index)):
+            hold = await client.open_since(f"hold{since}", shard_of(name))
+            await hold.compare_and_downgrade(hold.opaque, since)
+
+    async def never(statement: object) -> None:
+        raise AssertionError(statement)
+
+    async with Address() as address:
+        client, items = address.client(), Followed()
+        base = await source_of(client, items, "s", timeline="E.u900")
+        await base.compare_and_append(changes((1, "a", 10, 1), (2, "b", 70, 1)), 0, 100)
+        items.add("c", ObjectType.CURSOR, "s")
+        states = await address.backup()
+        index = await client.open_writer(shard_of("i"), schema=by_name)
+        await index.compare_and_append([], 0, 100)
+        await kept(client, 50, 20)
+        items.add("i", ObjectType.INDEX, "s", data=shard_of("i"), schema=by_name)
+        async with await open_cursor(reads_of(client, items), never, "c", position=31) as cursor:
+            assert cursor._found.held[cursor._of.id].reader.shard == shard_of("i")
+            await address.restore(states)
+            for _ in range(2):
+                with pytest.raises(LeaseExpired, match="restored"):
+                    await cursor.seek(61)
+        client = address.client()
+        async with await open_cursor(reads_of(client, items), never, "c", position=61) as cursor:
+            before = cursor._found.held[cursor._of.id].reader
+            assert (before.shard, before.incarnation) == (shard_of("s"), cursor.history)
+            index = await client.open_writer(shard_of("i"), schema=by_name)
+            rows = changes((1, "a", 10, 1), (2, "b", 70, 1)).select(by_name.updates.names)
+            await index.compare_and_append(rows, 0, 100)
+            await kept(client, 50, 20)
+            await cursor.seek(31)
+            after = cursor._found.held[cursor._of.id].reader
+            assert (after.shard, after.incarnation == cursor.history) == (shard_of("i"), False)
+            assert (await cursor.fetch()).updates["id"].to_pylist() == [2]
 
 
 async def test_what_a_client_keeps_for_reads_and_statements_is_given_up_after_a_restore():
