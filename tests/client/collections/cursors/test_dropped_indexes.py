@@ -184,8 +184,7 @@ async def again(cursor: Any, position: int) -> None:
 
 
 async def test_a_table_that_is_dropped_with_its_index_is_no_end_either():
-    async with indexed() as it:
-        async with await it.environment.subscribe("t", as_of=it.at) as subscription:
-            await it.environment.execute(Drop(ObjectType.TABLE, (T,), cascade=True))
-            with pytest.raises(UnknownObject, match="dropped while"):
-                await asyncio.wait_for(given(subscription, -1), WAIT)
+    async with indexed() as it, await it.environment.subscribe("t", as_of=it.at) as subscription:
+        await it.environment.execute(Drop(ObjectType.TABLE, (T,), cascade=True))
+        with pytest.raises(UnknownObject, match="dropped while"):
+            await asyncio.wait_for(given(subscription, -1), WAIT)

@@ -13,7 +13,13 @@ from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Re
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import KEPT_UP, Held, Names, is_computed
-from persist.client.collections.reading.subscribing import Attending, Completing, CompletingTables, Followed, Subscription
+from persist.client.collections.reading.subscribing import (
+    Attending,
+    Completing,
+    CompletingTables,
+    Followed,
+    Subscription,
+)
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.table.table import Table
 from persist.core.catalog.ddl.described import Described, Session
@@ -63,8 +69,7 @@ class Reads:
             check_may(names, names.role(self.session.role), "r", item.kind, str(item.name), item)
 
     async def check_there(self, *items: Described) -> Names:
-        """The names as of now. Raises UnknownObject when one of these was dropped: its end is not that of its updates.
-        """
+        """The names as of now. Raises UnknownObject when one of these was dropped: that is no end of its updates."""
         names = await self.names(strict=True)
         for item in items:
             try:

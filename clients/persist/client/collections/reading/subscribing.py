@@ -114,7 +114,7 @@ class Attending:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a subscription reads: its collection, or an index that answers for that. ``completing`` brings it forward."""
+    """What a subscription reads: its collection, or an index that answers. ``completing`` brings it forward."""
 
     held: Held
     listen: Listen
