@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from client.collections.cursors.test_cursors import CURSOR, T, environment_of, row, table_in
 from client.support import client_of, memory_place
@@ -61,6 +62,11 @@ async def indexed() -> AsyncIterator[Indexed]:
         yield it
 
 
+def ids_in(table: pa.Table) -> list[int]:
+    ids: list[int] = table["id"].to_pylist()  # type: ignore[assignment]  # none is null
+    return ids
+
+
 async def given(steps: Any, last: int) -> list[int]:
     """Ids that a subscription gives, until it gave the last one and said so."""
     found = list[int]()
@@ -68,7 +74,7 @@ async def given(steps: Any, last: int) -> list[int]:
         if isinstance(event, Updates):
             assert set(event.table["diff"].to_pylist()) == {1}
             assert event.table.column_names in (["id", "name", "ts", "diff"], ["id", "ts", "diff"])
-            found += event.table["id"].to_pylist()
+            found += ids_in(event.table)
         elif last in found:
             return found
         assert not isinstance(event, Progress) or not event.upper.is_empty
@@ -124,8 +130,8 @@ async def test_what_follows_goes_on_with_the_table():
         some = await stack.enter_async_context(await subscribe("t", as_of=it.at, columns=["id"], up_to=2**62))
         rows = await stack.enter_async_context(await session.subscribe(f"subscribe t as of {it.at}"))
         cursors = [await stack.enter_async_context(await cursor("c", position=it.at + 1)) for _ in range(2)]
-        all_of_it = [Followed(whole), Followed(some), Selected(rows)]
-        after = [Followed(only), Fetched(cursors[0], None), Fetched(cursors[1], 1)]
+        all_of_it: list[Any] = [Followed(whole), Followed(some), Selected(rows)]
+        after: list[Any] = [Followed(only), Fetched(cursors[0], None), Fetched(cursors[1], 1)]
         for each in (whole._followed.held, only._followed.held, cursors[0]._found.held[cursors[0]._of.id]):
             assert str(each.described.name) == "persist.public.i"
 
@@ -143,7 +149,7 @@ async def test_what_follows_goes_on_with_the_table():
             looks.set()
             await asyncio.Event().wait()
 
-        only._instead = looking  # type: ignore[assignment]
+        only._instead = looking
         await it.drop()
         last = await it.write()
         step = asyncio.create_task(given(only, last))
