@@ -204,7 +204,7 @@ class Subscription(Stays):
             try:
                 event = await anext(self._followed.listen)
             except StopAsyncIteration:
-                # The step that was told so was interrupted while it looked what ended.
+                # The step before found the end, and was interrupted while it looked what had ended.
                 event = Progress(upper=Antichain())
             except (UsageError, LeaseExpired) as error:
                 if not self._may_go_on(error) or not await self._goes_on():
