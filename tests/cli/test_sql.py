@@ -121,6 +121,22 @@ def test_holds_are_made_listed_advanced_renamed_and_dropped(persist: Persist, he
     assert persist("hold", "drop", *here, "nope", "--if-exists").code == 0
 
 
+def test_what_became_of_a_hold_is_of_that_one_and_of_no_other_of_its_name(persist: Persist, here):
+    assert persist("sql", *here, MADE).code == 0
+    assert persist("sql", *here, "create schema b; create hold h on t").code == 0
+    early = persist("hold", "list", *here, "--json").json[0]["at"]
+    made = persist("hold", "create", *here, "b.h", "t", "--at", str(early + 1), "--json").json
+    assert made["at"] == early + 1
+    advanced = persist("hold", "advance", *here, "b.h", "--to", str(early + 2), "--json").json
+    assert advanced["at"] == early + 2
+    told = {each["name"]: each["at"] for each in persist("hold", "list", *here, "--json").json}
+    assert told == {"persist.public.h": early, "persist.b.h": early + 2}
+    renamed = persist("hold", "rename", *here, "b.h", "g", "--json").json
+    assert (renamed["name"], renamed["at"]) == ("persist.b.g", early + 2)
+    assert persist("hold", "rename", *here, "b.g", "h").code == 0
+    assert persist("hold", "drop", *here, "b.h", "--json").json["at"] is None
+
+
 def test_enter_runs_what_is_complete():
     assert is_complete("select 1;")
     assert is_complete("\\d t")

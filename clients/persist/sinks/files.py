@@ -14,7 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.client.collections.sinks.port import PositionMoved, check_history, moved
+from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history, of_earlier_release
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.sinks.sql import shape
 from persist.typed import Record
@@ -41,29 +41,32 @@ class FilesSink:
         self._format = format
         self._lock: int | None = None
 
-    def begin(self, key: str, schema: pa.Schema) -> int | None:
+    def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         with_error(self._own)
+        mine = {"version": VERSION, "cursor": key, "history": history, "columns": shape(schema)}
         manifest = self._manifest()
-        if not manifest:
-            manifest = {"version": VERSION, "cursor": key, "columns": shape(schema), "position": None, "files": []}
+        if manifest.get("version", VERSION) == VERSION and manifest.get("position") is None:
+            # Nothing was written, for whomever it was begun.
+            manifest = {**mine, "position": None, "files": []}
             with_error(lambda: self._replace(manifest))
-        if manifest["position"] is not None:
-            check_history(key, [manifest["cursor"]])
-        for name, value in (("version", VERSION), ("cursor", key), ("columns", shape(schema))):
-            if manifest[name] != value:
+        for name in ("version", "cursor", "columns"):
+            if manifest[name] != mine[name]:
                 raise InvalidArgument(
                     f"this folder has updates of another {name}", hint="name another folder", folder=self._folder
                 )
+        if manifest["history"] != history:
+            raise of_another_history(key)
         with_error(lambda: self._tidy({each["name"] for each in manifest["files"]}))
         position: int | None = manifest["position"]
         return position
 
-    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+    def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         if self._lock is None:
             raise InvalidArgument("this sink was not begun, or is closed", hint="begin it", folder=self._folder)
         manifest = self._manifest()
-        if manifest.get("position") != before:
-            raise moved(key, manifest.get("position"), before)
+        begun = (manifest.get("cursor"), manifest.get("history")) == (key, history)
+        if not begun or manifest["position"] != before:
+            raise moved(key, manifest["position"] if begun else None, before)
         if updates.num_rows:
             name = f"updates-{position:020d}.{self._format}"
             with_error(lambda: self._put(updates, name))
@@ -110,6 +113,8 @@ class FilesSink:
             found: Record = json.loads((self._folder / MANIFEST).read_text())
         except FileNotFoundError:
             return {}
+        if "history" not in found:
+            found["cursor"], found["history"] = of_earlier_release(found["cursor"]) or (found["cursor"], 0)
         return found
 
     def _put(self, updates: pa.Table, name: str) -> None:

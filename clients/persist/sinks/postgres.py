@@ -10,10 +10,21 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import check_history, moved
+from persist.client.collections.sinks.port import moved, of_earlier_release
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.redaction import learn, scrub
-from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
+from persist.sinks.sql import (
+    POSITIONS,
+    Kept,
+    check_begun,
+    check_history,
+    names,
+    of_another_schema,
+    quoted,
+    rows,
+    shape,
+    type_of,
+)
 
 _TYPES: Final = {
     "wide": "numeric(20)",
@@ -24,6 +35,11 @@ _TYPES: Final = {
     "text": "text",
 }
 
+_POSITIONS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor text NOT NULL, position numeric(20), columns text NOT NULL, "
+    "target text, history numeric(20) NOT NULL DEFAULT 0, PRIMARY KEY (cursor, history))"
+).encode()
+_OF: Final = "WHERE cursor = %s AND history = %s"
 PATIENCE_SECONDS: Final = 30.0
 _PATIENCE_MAX: Final = 1_000_000.0
 _BOUNDED: Final = (
@@ -54,44 +70,43 @@ class PostgresSink:
         self._table = quoted(table)
         self._open: Connection | None = None
 
-    def begin(self, key: str, schema: pa.Schema) -> int | None:
+    def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         columns = ", ".join(f"{quoted(field.name)} {type_of(field, _TYPES)}" for field in schema)
+        mine = shape(schema)
         with self._transaction() as connection:
             # SUBTLE: two that make a table at once fail each other, also with IF NOT EXISTS.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
             found, was = _columns(connection, self._table), self._target(connection)
+            _make_positions(connection)
+            check_history(key, history, _kept(connection, key), was)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
-                "(cursor text PRIMARY KEY, position numeric(20), columns text NOT NULL, target text)".encode()
+                f"INSERT INTO {POSITIONS} (cursor, history, columns) VALUES (%s, %s, %s) "
+                "ON CONFLICT DO NOTHING".encode(),
+                (key, history, mine),
             )
-            if "target" not in _columns(connection, POSITIONS):
-                connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target text".encode())
-            known = connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE position IS NOT NULL".encode())
-            check_history(key, [name for (name,) in known])
-            connection.execute(
-                f"INSERT INTO {POSITIONS} VALUES (%s, NULL, %s) ON CONFLICT DO NOTHING".encode(), (key, shape(schema))
-            )
-            position, columns, kept = self._kept(connection, key)
-            if columns != shape(schema) or (found and not found.issuperset(schema.names)):
+            kept = next(each for each in _kept(connection, key) if each.history == history)
+            another = kept.position is not None and kept.columns != mine
+            if another or (found and not found.issuperset(schema.names)):
                 raise of_another_schema(self._table)
-            check_begun(self._table, position, kept, was)
-            connection.execute(
-                f"UPDATE {POSITIONS} SET target = %s WHERE cursor = %s".encode(), (self._target(connection), key)
-            )
-        return position
+            check_begun(self._table, kept.position, kept.target, was)
+            told = (self._target(connection), mine, key, history)
+            connection.execute(f"UPDATE {POSITIONS} SET target = %s, columns = %s {_OF}".encode(), told)
+        return kept.position
 
-    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+    def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         with self._transaction() as connection:
-            found, _, kept = self._kept(connection, key)
-            if found != before:
-                raise moved(key, found, before)
-            check_begun(self._table, position, kept, self._target(connection))
+            kept, target = _kept(connection, key), self._target(connection)
+            mine = next((each for each in kept if each.history == history), None)
+            if mine is None or mine.position != before:
+                raise moved(key, None if mine is None else mine.position, before)
+            check_history(key, history, kept, target)
+            check_begun(self._table, position, mine.target, target)
             columns = names(updates.schema)
             with connection.cursor().copy(f"COPY {self._table} ({columns}) FROM STDIN".encode()) as copy:
                 for row in rows(updates):
                     copy.write_row(row)
-            connection.execute(f"UPDATE {POSITIONS} SET position = %s WHERE cursor = %s".encode(), (position, key))
+            connection.execute(f"UPDATE {POSITIONS} SET position = %s {_OF}".encode(), (position, key, history))
 
     def close(self) -> None:
         opened, self._open = self._open, None
@@ -102,14 +117,6 @@ class PostgresSink:
         """The OID of the table: one that is made anew has another; None: it is not there."""
         found = connection.execute(b"SELECT to_regclass(%s)::oid::text", (self._table,)).fetchone()
         return None if found is None else found[0]
-
-    def _kept(self, connection: Connection, key: str) -> tuple[int | None, str, str | None]:
-        """The position, which nothing else moves before this transaction ends, its columns and its table."""
-        found = connection.execute(
-            f"SELECT position, columns, target FROM {POSITIONS} WHERE cursor = %s FOR UPDATE".encode(), (key,)
-        ).fetchone()
-        assert found is not None
-        return (None if found[0] is None else int(found[0])), found[1], found[2]
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -135,6 +142,37 @@ class PostgresSink:
             self.close()
             hint = "deliver again: the position shows what was written"
             raise Indeterminate(f"PostgreSQL: {scrub(str(error))}", hint=hint) from error
+
+
+def _make_positions(connection: Connection) -> None:
+    """The table of positions, also out of what an earlier release made."""
+    connection.execute(_POSITIONS)
+    there = _columns(connection, POSITIONS)
+    if "target" not in there:
+        connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target text".encode())
+    if "history" not in there:
+        primary = connection.execute(
+            b"SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'", (POSITIONS,)
+        ).fetchall()
+        changes = [f"DROP CONSTRAINT {quoted(name)}" for (name,) in primary]
+        changes += ["ADD COLUMN history numeric(20) NOT NULL DEFAULT 0", "ADD PRIMARY KEY (cursor, history)"]
+        connection.execute(f"ALTER TABLE {POSITIONS} {', '.join(changes)}".encode())
+    for (text,) in connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE history = 0".encode()).fetchall():
+        if (earlier := of_earlier_release(text)) is not None:
+            connection.execute(f"UPDATE {POSITIONS} SET cursor = %s, history = %s {_OF}".encode(), (*earlier, text, 0))
+
+
+def _kept(connection: Connection, key: str) -> list[Kept]:
+    """The rows of a cursor, which nothing else moves before this transaction ends."""
+    found = connection.execute(
+        f"SELECT history, position, columns, target FROM {POSITIONS} WHERE cursor = %s "
+        "ORDER BY history FOR UPDATE".encode(),
+        (key,),
+    ).fetchall()
+    return [
+        Kept(int(history), None if position is None else int(position), columns, target)
+        for history, position, columns, target in found
+    ]
 
 
 def _columns(connection: Connection, table: str) -> set[str]:

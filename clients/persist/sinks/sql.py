@@ -4,17 +4,29 @@ Source: docs/reference/sinks.md.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as types
 
 from persist.arrow import ArrowField
+from persist.client.collections.sinks.port import of_another_history
 from persist.core.time.timeline import TEXT_MAX
 from persist.errors import InvalidArgument
 
 POSITIONS = "persist_positions"
-"""The table of positions: cursor, position, columns, and what identifies the table they are of (target)."""
+"""The table of positions: for each cursor and history position, columns, and what identifies the table they are of
+(target)."""
+
+
+class Kept(NamedTuple):
+    """A row of the table of positions. ``target`` None: an earlier release did not say which table it is of."""
+
+    history: int
+    position: int | None
+    columns: str
+    target: str | None
 
 
 def quoted(name: str) -> str:
@@ -45,6 +57,17 @@ def check_begun(table: str, position: int | None, kept: str | None, found: str |
         f"delivered, set target to NULL in that row",
         table=table,
     )
+
+
+def check_history(key: str, history: int, kept: Sequence[Kept], found: str | None) -> None:
+    """Raise InvalidArgument where the table that is there has updates of this cursor in another history.
+
+    ``kept``: the rows of the cursor. ``found``: what identifies the table; None: there is none, so nothing is in it.
+    """
+    is_known = any(each.history == history and each.target == found for each in kept)
+    others = {each.target for each in kept if each.history != history and each.position is not None}
+    if found is not None and (found in others or (None in others and not is_known)):
+        raise of_another_history(key)
 
 
 def names(schema: pa.Schema) -> str:

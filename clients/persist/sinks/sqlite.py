@@ -14,10 +14,21 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import check_history, moved
+from persist.client.collections.sinks.port import moved, of_earlier_release
 from persist.errors import Determinate, Indeterminate
 from persist.runtime import system
-from persist.sinks.sql import POSITIONS, check_begun, names, of_another_schema, quoted, rows, shape, type_of
+from persist.sinks.sql import (
+    POSITIONS,
+    Kept,
+    check_begun,
+    check_history,
+    names,
+    of_another_schema,
+    quoted,
+    rows,
+    shape,
+    type_of,
+)
 
 _TYPES: Final = {
     "wide": "TEXT",
@@ -27,6 +38,11 @@ _TYPES: Final = {
     "bytes": "BLOB",
     "text": "TEXT",
 }
+_POSITIONS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT NOT NULL, position, columns TEXT NOT NULL, target TEXT, "
+    "history NOT NULL DEFAULT 0, PRIMARY KEY (cursor, history))"
+)
+_OF: Final = "WHERE cursor = ? AND history = ?"
 _INT64: Final = 1 << 63
 _OWN: Final = re.compile(r"/\* persist ([0-9a-f]{16}) \*/")
 BUSY_SECONDS: Final = 30.0
@@ -44,48 +60,45 @@ class SqliteSink:
         self._path = Path(path)
         self._name, self._table = table, quoted(table)
 
-    def begin(self, key: str, schema: pa.Schema) -> int | None:
+    def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         columns = ", ".join(
             f"{quoted(field.name)} {'' if _wide(field) else type_of(field, _TYPES)}".strip() for field in schema
         )
+        own, mine = (key, _stored(history)), shape(schema)
         with self._transaction() as connection:
             found, was = _columns(connection, self._name), self._target(connection)
+            _make_positions(connection)
+            check_history(key, history, _kept(connection, key), was)
             # SUBTLE: SQLite has no ids of tables. The text that made one goes with it, also into copies.
-            own = f"/* persist {system().random_bytes(8).hex()} */"
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns} {own})")
+            mark = f"/* persist {system().random_bytes(8).hex()} */"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns} {mark})")
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {POSITIONS} "
-                "(cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL, target TEXT)"
+                f"INSERT INTO {POSITIONS} (cursor, history, columns) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (*own, mine),
             )
-            if "target" not in _columns(connection, POSITIONS):
-                connection.execute(f"ALTER TABLE {POSITIONS} ADD COLUMN target TEXT")
-            known = connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE position IS NOT NULL")
-            check_history(key, [name for (name,) in known])
-            connection.execute(
-                f"INSERT INTO {POSITIONS} VALUES (?, NULL, ?, NULL) ON CONFLICT DO NOTHING", (key, shape(schema))
-            )
-            position, columns, kept = connection.execute(
-                f"SELECT position, columns, target FROM {POSITIONS} WHERE cursor = ?", (key,)
-            ).fetchone()
-            if columns != shape(schema) or (found and not found.issuperset(name.lower() for name in schema.names)):
+            kept = next(each for each in _kept(connection, key) if each.history == history)
+            another = kept.position is not None and kept.columns != mine
+            if another or (found and not found.issuperset(name.lower() for name in schema.names)):
                 raise of_another_schema(self._table)
-            check_begun(self._table, position, kept, was)
-            connection.execute(f"UPDATE {POSITIONS} SET target = ? WHERE cursor = ?", (self._target(connection), key))
-        return None if position is None else int(position)
+            check_begun(self._table, kept.position, kept.target, was)
+            told = (self._target(connection), mine, *own)
+            connection.execute(f"UPDATE {POSITIONS} SET target = ?, columns = ? {_OF}", told)
+        return kept.position
 
-    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+    def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         marks = ", ".join("?" * updates.num_columns)
         with self._transaction() as connection:
-            found, kept = connection.execute(
-                f"SELECT position, target FROM {POSITIONS} WHERE cursor = ?", (key,)
-            ).fetchone()
-            if (None if found is None else int(found)) != before:
-                raise moved(key, found, before)
-            check_begun(self._table, position, kept, self._target(connection))
+            kept, target = _kept(connection, key), self._target(connection)
+            mine = next((each for each in kept if each.history == history), None)
+            if mine is None or mine.position != before:
+                raise moved(key, None if mine is None else mine.position, before)
+            check_history(key, history, kept, target)
+            check_begun(self._table, position, mine.target, target)
             given = (tuple(map(_stored, row)) for row in rows(updates))
             columns = names(updates.schema)
             connection.executemany(f"INSERT INTO {self._table} ({columns}) VALUES ({marks})", given)
-            connection.execute(f"UPDATE {POSITIONS} SET position = ? WHERE cursor = ?", (_stored(position), key))
+            told = (_stored(position), key, _stored(history))
+            connection.execute(f"UPDATE {POSITIONS} SET position = ? {_OF}", told)
 
     def close(self) -> None:
         pass  # each transaction has a connection of its own
@@ -116,6 +129,34 @@ class SqliteSink:
                 raise Indeterminate(
                     f"{self._path}: {error}", hint="deliver again: the position shows what was written"
                 ) from error
+
+
+def _make_positions(connection: sqlite3.Connection) -> None:
+    """The table of positions, also out of what an earlier release made."""
+    there = _columns(connection, POSITIONS)
+    if there and not there.issuperset(("target", "history")):
+        kept = ", ".join(sorted(there & {"cursor", "position", "columns", "target", "history"}))
+        found = connection.execute(f"SELECT {kept} FROM {POSITIONS}").fetchall()
+        connection.execute(f"DROP TABLE {POSITIONS}")
+        connection.execute(_POSITIONS)
+        marks = ", ".join("?" * len(kept.split()))
+        connection.executemany(f"INSERT INTO {POSITIONS} ({kept}) VALUES ({marks})", found)
+    connection.execute(_POSITIONS)
+    for (text,) in connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE history = 0").fetchall():
+        if (earlier := of_earlier_release(text)) is not None:
+            own = (earlier[0], _stored(earlier[1]))
+            connection.execute(f"UPDATE {POSITIONS} SET cursor = ?, history = ? {_OF}", (*own, text, 0))
+
+
+def _kept(connection: sqlite3.Connection, key: str) -> list[Kept]:
+    """The rows of a cursor."""
+    found = connection.execute(
+        f"SELECT history, position, columns, target FROM {POSITIONS} WHERE cursor = ?", (key,)
+    ).fetchall()
+    return [
+        Kept(int(history), None if position is None else int(position), columns, target)
+        for history, position, columns, target in found
+    ]
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:

@@ -119,9 +119,8 @@ def _execute(
     async def work(environment: "Environment") -> tuple[Executed, int | None]:
         (done,) = await environment.execute(statement)
         view = await environment.strict_view()
-        wanted = name_of(name)
-        held = [view.hold(each.id).at for each in view.items(ObjectType.HOLD) if each.name.item == wanted.item]
-        return done, held[0] if held else None
+        # By its id: other schemas may have a hold of this name.
+        return done, next((view.hold(each.id).at for each in view.items(ObjectType.HOLD) if each.id == done.id), None)
 
     done, at = place.in_environment(settings, work, role=role)
     if json:

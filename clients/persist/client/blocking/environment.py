@@ -338,8 +338,10 @@ class Subscription(Events):
 
     An iterator, one step at a time. Progress p says that every update at a time before p has been given; updates
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
-    ends with the collection, and raises UnknownObject where that was dropped. Close it, or use it as a context manager:
-    until then it holds the collection, from one step before the last Progress on.
+    ends with the collection, and raises UnknownObject where that was dropped. An index that answered for it and was
+    dropped is no end: the collection itself goes on from there, or NotReadable says that it does not reach back so far.
+    Close it, or use it as a context manager: until then it holds the collection, from one step before the last Progress
+    on.
     """
 
     _inner: AioSubscription
@@ -400,7 +402,7 @@ class Cursor(Held):
     @property
     def key(self) -> str:
         """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
-        by its id: renamed it is the same one, and made anew it is another. After a restore it is another one, too: the
+        by its id: renamed it is the same one, and made anew it is another. Beside ``history``: after a restore the
         target has what that took back, and its position says nothing of what came instead.
         """
         return self._inner.key

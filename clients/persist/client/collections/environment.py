@@ -94,6 +94,7 @@ class Environment(Closes):
 
         Raises Uninitialized, and UnknownObject where its own role is not there (any more).
         """
+        self._check_not_closed()
         if self._view is None:
             raise self._missing()
         if self._view.roles:  # which come with a later commit than the catalog itself

@@ -179,12 +179,12 @@ async def test_two_subscribers_of_one_cursor_lose_nothing_and_neither_doubles_un
         sink = SqliteSink(tmp_path / "sink.db", "updates")
         await environment.execute(CreateCursor(QualifiedName("d"), "SELECT * FROM t", (T,), SCHEMA))
         first, second = await environment.cursor("d"), await environment.cursor("d")
-        key = first.key
-        assert sink.begin(key, first.schema) is sink.begin(key, first.schema) is None
+        key = first.key, first.history
+        assert sink.begin(*key, first.schema) is sink.begin(*key, first.schema) is None
         a, b = await first.fetch(), await second.fetch()
-        sink.write(key, a.updates, a.before, a.position)
+        sink.write(*key, a.updates, a.before, a.position)
         with pytest.raises(PositionMoved):
-            sink.write(key, b.updates, b.before, b.position)
+            sink.write(*key, b.updates, b.before, b.position)
         for each in (one, other, first, second):
             await each.aclose()
         # A target that has nothing of what was acknowledged is not filled from the middle.

@@ -4,8 +4,9 @@ import asyncio
 import json
 import sqlite3
 import threading
+import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.collections.support import Items, reads_of, shard_of, source_of
+from client.collections.support import updates as changes
 from client.shard.test_restored import Address
 from client.support import client_of, memory_place
 
 import persist.sinks
-from persist import Determinate, HistoryRewound, Indeterminate, InvalidArgument
-from persist.core.catalog.ddl.statements import CreateRole
+from persist import Determinate, HistoryRewound, Indeterminate, InvalidArgument, LeaseExpired
+from persist.client.collections.cursors.cursor import open_cursor
+from persist.core.catalog.ddl.statements import CreateRole, CreateSink, QualifiedName
+from persist.core.catalog.values import Id, ObjectType
 from persist.sinks import FilesSink, PositionMoved, SqliteSink
 
 SCHEMA = pa.schema(
@@ -34,6 +39,7 @@ SCHEMA = pa.schema(
         ("diff", pa.int64()),
     ]
 )
+CREATE_SINK = CreateSink(QualifiedName("c"), QualifiedName("t"), "sqlite", (("path", "p"), ("table", "a")))
 KEY = "persist.public.c over s1"
 Rows = list[tuple[Any, ...]]
 
@@ -84,52 +90,210 @@ def sunk(request: pytest.FixtureRequest, tmp_path: Path) -> Sunk:
 
 def test_updates_and_the_position_are_there_together(sunk: Sunk):
     sink = sunk.opened()
-    assert sink.begin(KEY, SCHEMA) is None
-    sink.write(KEY, updates(1, 2, ts=4), None, 5)
-    sink.write(KEY, SCHEMA.empty_table(), 5, 7)
+    assert sink.begin(KEY, 0, SCHEMA) is None
+    sink.write(KEY, 0, updates(1, 2, ts=4), None, 5)
+    sink.write(KEY, 0, SCHEMA.empty_table(), 5, 7)
     sink.close()
     sink.close()
     again = sunk.opened()
-    assert again.begin(KEY, SCHEMA) == 7
-    again.write(KEY, updates(3, ts=9), 7, 2**64 - 1)
-    assert again.begin(KEY, SCHEMA) == 2**64 - 1
+    assert again.begin(KEY, 0, SCHEMA) == 7
+    again.write(KEY, 0, updates(3, ts=9), 7, 2**64 - 1)
+    assert again.begin(KEY, 0, SCHEMA) == 2**64 - 1
     assert sorted(sunk.ids()) == [1, 2, 3]
     again.close()
 
 
 def test_a_position_that_somebody_moved_is_noticed_and_nothing_is_written(sunk: Sunk):
     sink = sunk.opened()
-    sink.begin(KEY, SCHEMA)
-    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
     for before in (None, 4):
         with pytest.raises(PositionMoved):
-            sink.write(KEY, updates(2, ts=4), before, 6)
+            sink.write(KEY, 0, updates(2, ts=4), before, 6)
     assert sunk.ids() == [1]
-    assert sink.begin(KEY, SCHEMA) == 5
+    assert sink.begin(KEY, 0, SCHEMA) == 5
     sink.close()
 
 
 def test_updates_of_another_schema_are_refused(sunk: Sunk):
     sink = sunk.opened()
-    sink.begin(KEY, SCHEMA)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
+    for other in (SCHEMA.remove(0), pa.schema([("other", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])):
+        with pytest.raises(InvalidArgument, match=r"another schema|another columns"):
+            sink.begin(KEY, 0, other)
+    assert sink.begin(KEY, 0, SCHEMA) == 5
+    sink.close()
+
+
+def test_what_was_begun_and_never_written_is_begun_by_whoever_comes(sunk: Sunk):
+    sink = sunk.opened()
+    assert sink.begin(KEY, 0, SCHEMA) is None
+    sink.close()
+    again = sunk.opened()
+    assert again.begin(KEY, 0xABC, SCHEMA.remove(2)) is None
+    assert again.begin(KEY, 0, SCHEMA) is None
+    assert again.begin(KEY, 0xABC, SCHEMA) is None
+    again.write(KEY, 0xABC, updates(1, ts=4), None, 5)
     with pytest.raises(InvalidArgument):
-        sink.begin(KEY, pa.schema([("other", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())]))
-    assert sink.begin(KEY, SCHEMA) is None
+        again.write(KEY, 0, updates(2, ts=4), None, 5)
+    assert sunk.ids() == [1]
+    again.close()
+
+
+@pytest.mark.parametrize("histories", [(0, 2**64 - 1), (2**64 - 1, 0), (7, 8)])
+def test_updates_of_another_history_are_refused(sunk: Sunk, histories: tuple[int, int]):
+    before, after = histories
+    sink = sunk.opened()
+    sink.begin(KEY, before, SCHEMA)
+    sink.write(KEY, before, updates(1, ts=4), None, 5)
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="restored"):
+            sink.begin(KEY, after, SCHEMA)
+    assert sink.begin(KEY, before, SCHEMA) == 5
+    sink.close()
+
+
+def test_names_that_look_like_a_history_are_names(database):
+    opened, run = database
+    for number in (1, 2):
+        key = f'persist.public."visits in history {number}" over s{uuid.UUID(int=number)}'
+        for history in (0, 9):
+            sink = opened(f"t{number}{history}")
+            assert sink.begin(key, history, SCHEMA) is None
+            sink.write(key, history, updates(number, ts=4), None, 5)
+            assert sink.begin(key, history, SCHEMA) == 5
+            sink.close()
+    assert len(run("SELECT cursor FROM persist_positions")) == 4
+
+
+def test_a_cursor_of_another_history_goes_into_another_table_of_the_database(database):
+    opened, run = database
+    sink = opened("a")
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
+    sink.close()
+    other = opened("b")
+    assert other.begin(KEY, 7, SCHEMA) is None
+    other.write(KEY, 7, updates(2, ts=4), None, 6)
+    assert other.begin(KEY, 7, SCHEMA) == 6
+    other.close()
+    for table, history in (("a", 7), ("a", 8), ("b", 0), ("b", 8)):
+        wrong = opened(table)
+        with pytest.raises(InvalidArgument, match="restored"):
+            wrong.begin(KEY, history, SCHEMA)
+        wrong.close()
+    right = opened("a")
+    assert right.begin(KEY, 0, SCHEMA) == 5
+    right.close()
+    run("DROP TABLE a")
+    anew = opened("a")
+    assert anew.begin(KEY, 8, SCHEMA) is None
+    anew.close()
+    assert run("SELECT id FROM b") == [(2,)]
+
+
+def test_who_was_begun_in_two_histories_at_once_writes_in_the_one_that_is_first(database):
+    opened, run = database
+    early, late = opened("a"), opened("a")
+    assert early.begin(KEY, 0, SCHEMA) is None
+    assert late.begin(KEY, 7, SCHEMA) is None
+    late.write(KEY, 7, updates(2, ts=4), None, 5)
+    with pytest.raises(InvalidArgument, match="restored"):
+        early.write(KEY, 0, updates(1, ts=4), None, 5)
+    assert run("SELECT id FROM a") == [(2,)]
+    early.close()
+    late.close()
+
+
+def test_who_finds_its_position_gone_writes_nothing(database):
+    opened, run = database
+    sink = opened("a")
+    sink.begin(KEY, 0, SCHEMA)
+    for before in (None, 5):
+        if before is not None:
+            sink.begin(KEY, 0, SCHEMA)
+            sink.write(KEY, 0, updates(1, ts=4), None, 5)
+        run("DELETE FROM persist_positions")
+        with pytest.raises(PositionMoved):
+            sink.write(KEY, 0, updates(2, ts=6), before, 7)
+    assert run("SELECT id FROM a") == [(1,)]
+    sink.close()
+
+
+@pytest.mark.parametrize("target", ["known", "unknown"])
+def test_positions_of_an_earlier_release_are_of_their_histories(database, target: str):
+    """It wrote a history into the text of the key, and none of the cursors into a table of a restored location."""
+    opened, run = database
+    key, history = f'persist.public."a in history 1" over s{uuid.UUID(int=1)}', 2**64 - 2
+    for table, kept in (("a", key), ("b", f"{key} in history {history:x}")):
+        sink = opened(table)
+        sink.begin(kept.partition(" in history fff")[0] + f" {table}", 0, SCHEMA)
+        sink.close()
+        run(f"INSERT INTO {table} (id) VALUES (1)")
+        run(f"UPDATE persist_positions SET cursor = '{kept}', position = 5 WHERE cursor LIKE '% {table}'")
+    run("CREATE TABLE earlier (cursor text PRIMARY KEY, position numeric(20), columns text NOT NULL, target text)")
+    run("INSERT INTO earlier SELECT cursor, position, columns, target FROM persist_positions")
+    if target == "unknown":
+        run("UPDATE earlier SET target = NULL")
+    run("DROP TABLE persist_positions")
+    run("ALTER TABLE earlier RENAME TO persist_positions")
+    if target == "known":
+        for table, of in (("a", history), ("b", 0), ("a", 3)):
+            wrong = opened(table)
+            with pytest.raises(InvalidArgument, match="restored"):
+                wrong.begin(key, of, SCHEMA)
+            wrong.close()
+        for table, of in (("a", 0), ("b", history)):
+            right = opened(table)
+            assert right.begin(key, of, SCHEMA) == 5
+            right.write(key, of, updates(2, ts=6), 5, 7)
+            right.close()
+            assert len(run(f"SELECT id FROM {table}")) == 2
+    else:
+        wrong = opened("a")
+        with pytest.raises(InvalidArgument, match="restored"):
+            wrong.begin(key, 3, SCHEMA)
+        wrong.close()
+    fresh = opened("c")
+    assert fresh.begin(key, 3, SCHEMA) is None
+    for before, position in ((None, 6), (6, 7)):
+        fresh.write(key, 3, updates(position, ts=5), before, position)
+        assert fresh.begin(key, 3, SCHEMA) == position
+    fresh.close()
+    assert sorted(int(of) for (of,) in run("SELECT history FROM persist_positions")) == [0, 3, history]
+
+
+@pytest.mark.parametrize("history", [0, 2**64 - 2])
+def test_a_folder_of_an_earlier_release_is_of_its_history(tmp_path: Path, history: int):
+    key = f"persist.public.c over s{uuid.UUID(int=1)}"
+    sink = FilesSink(tmp_path)
+    sink.begin(key, history, SCHEMA)
+    sink.write(key, history, updates(1, ts=4), None, 5)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["history"]
+    manifest["cursor"] = f"{key} in history {history:x}" if history else key
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InvalidArgument, match="restored"):
+        sink.begin(key, 3, SCHEMA)
+    assert sink.begin(key, history, SCHEMA) == 5
+    sink.write(key, history, updates(2, ts=6), 5, 7)
+    assert sink.begin(key, history, SCHEMA) == 7
     sink.close()
 
 
 def test_files_of_a_process_that_died_before_the_manifest_named_them_do_not_count(tmp_path: Path):
     sink = FilesSink(tmp_path, "jsonl")
-    sink.begin(KEY, SCHEMA)
-    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
     (tmp_path / "updates-00000000000000000009.jsonl").write_text("left\n")
     (tmp_path / ".manifest.json.new").write_text("{")
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(PositionMoved):
-        FilesSink(tmp_path, "jsonl").begin(KEY, SCHEMA)
+        FilesSink(tmp_path, "jsonl").begin(KEY, 0, SCHEMA)
     sink.close()
     again = FilesSink(tmp_path, "jsonl")
-    assert again.begin(KEY, SCHEMA) == 5
+    assert again.begin(KEY, 0, SCHEMA) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "lock", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
     ]  # fmt: skip
@@ -138,10 +302,10 @@ def test_files_of_a_process_that_died_before_the_manifest_named_them_do_not_coun
 
 def test_what_a_target_cannot_do_is_a_location_error(tmp_path: Path):
     with pytest.raises(Determinate):
-        SqliteSink(tmp_path / "nowhere" / "sink.db", "t").begin(KEY, SCHEMA)
+        SqliteSink(tmp_path / "nowhere" / "sink.db", "t").begin(KEY, 0, SCHEMA)
     (tmp_path / "file").write_text("")
     with pytest.raises(Indeterminate):
-        FilesSink(tmp_path / "file").begin(KEY, SCHEMA)
+        FilesSink(tmp_path / "file").begin(KEY, 0, SCHEMA)
     with pytest.raises(InvalidArgument):
         SqliteSink(tmp_path / "sink.db", "")
 
@@ -173,20 +337,20 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Callable[[
 def test_a_table_that_is_gone_or_another_is_not_begun_in_the_middle(database):
     opened, run = database
     sink = opened("a")
-    sink.begin(KEY, SCHEMA)
-    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
     sink.close()
     other = opened("b")
     with pytest.raises(InvalidArgument, match="not there, though updates"):
-        other.begin(KEY, SCHEMA)
+        other.begin(KEY, 0, SCHEMA)
     other.close()
     run("DROP TABLE a")
     again = opened("a")
     with pytest.raises(InvalidArgument, match="not there, though updates"):
-        again.begin(KEY, SCHEMA)
+        again.begin(KEY, 0, SCHEMA)
     run("DELETE FROM persist_positions")
-    assert again.begin(KEY, SCHEMA) is None
-    again.write(KEY, updates(1, 2, ts=4), None, 5)
+    assert again.begin(KEY, 0, SCHEMA) is None
+    again.write(KEY, 0, updates(1, 2, ts=4), None, 5)
     assert run("SELECT id FROM a ORDER BY id") == [(1,), (2,)]
     again.close()
 
@@ -194,27 +358,27 @@ def test_a_table_that_is_gone_or_another_is_not_begun_in_the_middle(database):
 def test_a_table_that_was_made_anew_is_not_gone_on_with(database):
     opened, run = database
     sink = opened("a")
-    sink.begin(KEY, SCHEMA)
-    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
     run("DROP TABLE a")
     other = opened("a")
     # Another cursor comes into the same table, and makes it.
-    assert other.begin("another cursor", SCHEMA) is None
+    assert other.begin("another cursor", 0, SCHEMA) is None
     with pytest.raises(InvalidArgument, match="is another one, though updates"):
-        sink.write(KEY, updates(2, ts=6), 5, 7)
+        sink.write(KEY, 0, updates(2, ts=6), 5, 7)
     sink.close()
     again = opened("a")
     with pytest.raises(InvalidArgument, match="is another one, though updates") as refused:
-        again.begin(KEY, SCHEMA)
+        again.begin(KEY, 0, SCHEMA)
     assert "set target to NULL" in refused.value.hint
-    other.write("another cursor", updates(3, ts=4), None, 5)
+    other.write("another cursor", 0, updates(3, ts=4), None, 5)
     assert run("SELECT id FROM a") == [(3,)]
     third = opened("b")
-    third.begin("a third cursor", SCHEMA)
+    third.begin("a third cursor", 0, SCHEMA)
     with pytest.raises(InvalidArgument, match="is another one, though updates"):
-        third.begin("another cursor", SCHEMA)
+        third.begin("another cursor", 0, SCHEMA)
     run("UPDATE persist_positions SET target = NULL")
-    assert again.begin(KEY, SCHEMA) == 5
+    assert again.begin(KEY, 0, SCHEMA) == 5
     for each in (again, other, third):
         each.close()
 
@@ -222,17 +386,17 @@ def test_a_table_that_was_made_anew_is_not_gone_on_with(database):
 def test_a_position_of_an_earlier_release_is_gone_on_with_and_is_of_that_table_from_then_on(database):
     opened, run = database
     sink = opened("a")
-    sink.begin(KEY, SCHEMA)
-    sink.write(KEY, updates(1, ts=4), None, 5)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
     sink.close()
     run("ALTER TABLE persist_positions DROP COLUMN target")
     again = opened("a")
-    assert again.begin(KEY, SCHEMA) == 5
-    again.write(KEY, updates(2, ts=6), 5, 7)
+    assert again.begin(KEY, 0, SCHEMA) == 5
+    again.write(KEY, 0, updates(2, ts=6), 5, 7)
     other = opened("b")
-    other.begin("another cursor", SCHEMA)
+    other.begin("another cursor", 0, SCHEMA)
     with pytest.raises(InvalidArgument, match="is another one, though updates"):
-        other.begin(KEY, SCHEMA)
+        other.begin(KEY, 0, SCHEMA)
     assert run("SELECT id FROM a ORDER BY id") == [(1,), (2,)]
     again.close()
     other.close()
@@ -243,13 +407,13 @@ def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
     schema = pa.schema([("id", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])
     run("CREATE TABLE mine (more text, ts numeric(20), diff bigint, id bigint)")
     sink = opened("mine")
-    assert sink.begin(KEY, schema) is None
-    sink.write(KEY, pa.Table.from_pylist([{"id": 7, "ts": 4, "diff": 1}], schema), None, 5)
+    assert sink.begin(KEY, 0, schema) is None
+    sink.write(KEY, 0, pa.Table.from_pylist([{"id": 7, "ts": 4, "diff": 1}], schema), None, 5)
     assert [tuple(map(str, row)) for row in run("SELECT id, ts, diff, more FROM mine")] == [("7", "4", "1", "None")]
     run("CREATE TABLE lacking (ts numeric(20), id bigint)")
     other = opened("lacking")
     with pytest.raises(InvalidArgument, match="another schema"):
-        other.begin("another cursor", schema)
+        other.begin("another cursor", 0, schema)
     sink.close()
     other.close()
 
@@ -257,9 +421,9 @@ def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
 def test_what_is_no_number_is_not_null_in_sqlite(tmp_path: Path):
     schema = pa.schema([("f", pa.float64()), ("ts", pa.uint64()), ("diff", pa.int64())])
     sink = SqliteSink(tmp_path / "sink.db", "t")
-    sink.begin(KEY, schema)
+    sink.begin(KEY, 0, schema)
     rows = [{"f": float("nan"), "ts": 1, "diff": 1}, {"f": None, "ts": 1, "diff": 1}, {"f": 0.5, "ts": 1, "diff": 1}]
-    sink.write(KEY, pa.Table.from_pylist(rows, schema), None, 5)
+    sink.write(KEY, 0, pa.Table.from_pylist(rows, schema), None, 5)
     with sqlite3.connect(tmp_path / "sink.db") as connection:
         assert connection.execute("SELECT f FROM t").fetchall() == [("NaN",), (None,), (0.5,)]
 
@@ -267,19 +431,19 @@ def test_what_is_no_number_is_not_null_in_sqlite(tmp_path: Path):
 def test_a_value_that_a_database_does_not_take_is_not_tried_for_ever(fresh_postgres_uri):
     schema = pa.schema([("name", pa.string()), ("ts", pa.uint64()), ("diff", pa.int64())])
     sink = persist.sinks.PostgresSink(fresh_postgres_uri(), "t")
-    sink.begin(KEY, schema)
+    sink.begin(KEY, 0, schema)
     with pytest.raises(InvalidArgument, match="takes no such value"):
-        sink.write(KEY, pa.Table.from_pylist([{"name": "a\0b", "ts": 1, "diff": 1}], schema), None, 5)
-    assert sink.begin(KEY, schema) is None
+        sink.write(KEY, 0, pa.Table.from_pylist([{"name": "a\0b", "ts": 1, "diff": 1}], schema), None, 5)
+    assert sink.begin(KEY, 0, schema) is None
     sink.close()
 
 
 def test_a_folder_that_nobody_uses_any_more_is_free(tmp_path: Path):
-    FilesSink(tmp_path).begin(KEY, SCHEMA)
+    FilesSink(tmp_path).begin(KEY, 0, SCHEMA)
     sink = FilesSink(tmp_path)
-    assert sink.begin(KEY, SCHEMA) is None
+    assert sink.begin(KEY, 0, SCHEMA) is None
     with pytest.raises(PositionMoved, match="another sink writes to this folder"):
-        FilesSink(tmp_path).begin(KEY, SCHEMA)
+        FilesSink(tmp_path).begin(KEY, 0, SCHEMA)
     sink.close()
 
 
@@ -289,15 +453,15 @@ class Gated:
     def __init__(self, folder: Path) -> None:
         self.inner, self.gate, self.calls = FilesSink(folder), threading.Event(), 0
 
-    def begin(self, key: str, schema: pa.Schema) -> int | None:
+    def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         assert not self.calls, "one call at a time"
-        return self.inner.begin(key, schema)
+        return self.inner.begin(key, history, schema)
 
-    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+    def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         self.calls += 1
         try:
             self.gate.wait(60)
-            self.inner.write(key, updates, before, position)
+            self.inner.write(key, history, updates, before, position)
         finally:
             self.calls -= 1
 
@@ -338,23 +502,23 @@ def test_one_that_stands_still_amid_a_transaction_keeps_others_out_for_a_while_o
     uri = fresh_postgres_uri()
     with psycopg.connect(uri) as still:
         hasty = persist.sinks.PostgresSink(uri, "t", patience=0.2)
-        hasty.begin(KEY, SCHEMA)
+        hasty.begin(KEY, 0, SCHEMA)
         still.execute("SELECT position FROM persist_positions FOR UPDATE")
         for _ in range(2):
             with pytest.raises(Determinate, match="another process"):
-                hasty.write(KEY, updates(1, ts=1), None, 2)
+                hasty.write(KEY, 0, updates(1, ts=1), None, 2)
             with pytest.raises(Determinate, match="another process"):
-                hasty.begin(KEY, SCHEMA)
+                hasty.begin(KEY, 0, SCHEMA)
         still.rollback()
-        hasty.write(KEY, updates(1, ts=1), None, 2)
+        hasty.write(KEY, 0, updates(1, ts=1), None, 2)
     stopped = hasty._transaction()
     stopped.__enter__().execute("SELECT position FROM persist_positions FOR UPDATE")
     patient = persist.sinks.PostgresSink(uri, "t", patience=600)
-    patient.write(KEY, updates(2, ts=2), 2, 3)
+    patient.write(KEY, 0, updates(2, ts=2), 2, 3)
     with pytest.raises(Indeterminate):
         stopped.__exit__(None, None, None)
     with pytest.raises(PositionMoved):
-        hasty.write(KEY, updates(2, ts=2), 2, 3)
+        hasty.write(KEY, 0, updates(2, ts=2), 2, 3)
     with psycopg.connect(uri) as connection:
         assert [id for (id,) in connection.execute("SELECT id FROM t ORDER BY id")] == [1, 2]
     with pytest.raises(InvalidArgument, match="patience"):
@@ -389,6 +553,38 @@ async def test_a_target_of_before_a_restore_is_refused(sunk: Sunk):
         assert sorted(sunk.ids()) == [1, 2]
 
 
+@pytest.mark.parametrize("kind", [ObjectType.CURSOR, ObjectType.SINK])
+async def test_one_that_is_made_anew_after_a_restore_goes_into_an_empty_table(database, kind: ObjectType):
+    """Under its name, or under an id that was given to another one which the restore took back."""
+    opened, run = database
+    made = CURSOR if kind is ObjectType.CURSOR else CREATE_SINK
+    async with Address() as address:
+        client = address.client()
+        async with environment_of(client) as environment:
+            table = await table_in(client, environment)
+            await table.insert([row(1)])
+            states = await address.backup()
+            await environment.execute(made)
+            sink = opened("a")
+            async with await environment.cursor("c") as cursor:
+                await cursor.deliver(sink, idle=0.01)
+                key = cursor.key
+            sink.close()
+        await address.restore(states)
+        client = address.client()
+        environment = await client.environment(take_over=True)
+        await (await table_in(client, environment)).insert([row(2)])
+        await environment.execute(made)
+        async with await environment.cursor("c") as cursor:
+            assert cursor.key == key
+            for table, ids in (("a", [1]), ("b", [1, 2]), ("a", [1]), ("b", [1, 2])):
+                sink = opened(table)
+                with pytest.raises(InvalidArgument, match="restored") if table == "a" else nullcontext():
+                    await cursor.deliver(sink, idle=0.01)
+                sink.close()
+                assert [id for (id,) in run(f"SELECT id FROM {table} ORDER BY id")] == ids
+
+
 async def test_a_position_of_before_a_restore_is_refused_where_its_history_was_kept():
     async with Address() as address:
         client = address.client()
@@ -413,6 +609,55 @@ async def test_a_position_of_before_a_restore_is_refused_where_its_history_was_k
             assert cursor.history != kept["history"]
             fetched = await cursor.fetch(timeout=10)
         assert fetched.updates["id"].to_pylist() == [2]
+
+
+class Followed(Items):
+    """Items with cursors of which nothing was acknowledged."""
+
+    def acknowledged(self, id: Id) -> int | None:
+        return None
+
+
+async def test_a_cursor_that_an_index_answers_for_is_of_the_history_of_its_collection():
+    """Which the collection's shard says: an index may have been made after a restore, and has another one."""
+    by_name = persist.Schema(key={"name": pa.string()}, val={"id": pa.int64()})
+
+    async def kept(client: Any, base: int, index: int) -> None:
+        for name, since in (("s", base), ("i", index)):
+            hold = await client.open_since(f"hold{since}", shard_of(name))
+            await hold.compare_and_downgrade(hold.opaque, since)
+
+    async def never(statement: object) -> None:
+        raise AssertionError(statement)
+
+    async with Address() as address:
+        client, items = address.client(), Followed()
+        base = await source_of(client, items, "s", timeline="E.u900")
+        await base.compare_and_append(changes((1, "a", 10, 1), (2, "b", 70, 1)), 0, 100)
+        items.add("c", ObjectType.CURSOR, "s")
+        states = await address.backup()
+        index = await client.open_writer(shard_of("i"), schema=by_name)
+        await index.compare_and_append([], 0, 100)
+        await kept(client, 50, 20)
+        items.add("i", ObjectType.INDEX, "s", data=shard_of("i"), schema=by_name)
+        async with await open_cursor(reads_of(client, items), never, "c", position=31) as cursor:
+            assert cursor._found.held[cursor._of.id].reader.shard == shard_of("i")
+            await address.restore(states)
+            for _ in range(2):
+                with pytest.raises(LeaseExpired, match="restored"):
+                    await cursor.seek(61)
+        client = address.client()
+        async with await open_cursor(reads_of(client, items), never, "c", position=61) as cursor:
+            before = cursor._found.held[cursor._of.id].reader
+            assert (before.shard, before.incarnation) == (shard_of("s"), cursor.history)
+            index = await client.open_writer(shard_of("i"), schema=by_name)
+            rows = changes((1, "a", 10, 1), (2, "b", 70, 1)).select(by_name.updates.names)
+            await index.compare_and_append(rows, 0, 100)
+            await kept(client, 50, 20)
+            await cursor.seek(31)
+            after = cursor._found.held[cursor._of.id].reader
+            assert (after.shard, after.incarnation == cursor.history) == (shard_of("i"), False)
+            assert (await cursor.fetch()).updates["id"].to_pylist() == [2]
 
 
 async def test_what_a_client_keeps_for_reads_and_statements_is_given_up_after_a_restore():

@@ -203,6 +203,9 @@ async def test_a_closed_environment_says_so_and_a_closed_client_ends_it(tmp_path
         await environment.close()
         with pytest.raises(UsageError, match="the environment is closed"):
             await environment.execute(table("u"))
+        with pytest.raises(UsageError, match="the environment is closed"):
+            environment.view.items()
+        assert kept.view.items()
     with pytest.raises(UsageError, match="closed"):
         await kept.resolve("t")
 

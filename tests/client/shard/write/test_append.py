@@ -1,10 +1,11 @@
 """Appending: bounds, closing, heartbeats, tokens, transactions, every kind of input, everywhere."""
 
+import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, some_rows, table
 
 import persist
-from persist import Antichain, Appended, ShardId, UpperMismatch, WriterId
+from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, WriterId
 from persist.core.shard.commands import Closed, CompareAndAppend
 
 ROWS = [(1, "a", 0, 1), (2, "b", 3, 1), (1, "a", 4, -1)]
@@ -44,6 +45,26 @@ async def test_compare_and_append_tells_the_upper_and_a_token_happens_once(place
         assert isinstance(stale, UpperMismatch)
         assert stale.upper == Antichain.of(5)
         assert rows_of(await (await reader.snapshot(4)).to_arrow()) == [(2, "b", 1)]
+
+
+async def test_a_token_that_is_repeated_after_columns_were_added_is_of_the_same_rows(place: Place):
+    """It was refused: the same rows, with nulls, were taken for others."""
+    wider = persist.Schema(key=SCHEMA.key, val=SCHEMA.val.append(pa.field("age", pa.int32())))
+    async with client_of(place) as client:
+        writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        token = persist.Token.of(b"w" * 16)
+        await writer.compare_and_append(table(ROWS), 0, 5, token=token)
+        await client.evolve_schema(writer.shard, wider)
+        wide = await client.open_writer(writer.shard, schema=wider)
+        nulls = table(ROWS).append_column(pa.field("age", pa.int32()), pa.nulls(len(ROWS), pa.int32()))
+        narrow = await client.open_writer(writer.shard, schema=SCHEMA)
+        for handle, rows in ((wide, nulls.select(wider.updates.names)), (narrow, table(ROWS))):
+            again = await handle.compare_and_append(rows, 0, 5, token=token)
+            assert again.already_committed
+        other = nulls.drop(["age"]).append_column(pa.field("age", pa.int32()), pa.array([None, 7, None], pa.int32()))
+        with pytest.raises(InvalidArgument, match="token"):
+            await wide.compare_and_append(other.select(wider.updates.names), 0, 5, token=token)
+        assert (await (await reader.snapshot(4)).to_arrow()).num_rows == 1
 
 
 async def test_append_of_nothing_at_the_upper_is_a_heartbeat(place: Place):

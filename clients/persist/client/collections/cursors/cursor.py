@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from persist.client.collections.naming import name_of
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.inputs import Held, Names
-from persist.client.collections.reading.reads import Reads, columns_of
+from persist.client.collections.reading.reads import Reads, columns_of, lost_index
 from persist.client.collections.reading.subscribing import Completing
 from persist.client.collections.sinks.delivering import deliver
-from persist.client.collections.sinks.port import Fetched, Target, key_in
+from persist.client.collections.sinks.port import Fetched, Target
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.receiver import Receiver, receiver
-from persist.client.shard.same_history import renewed
+from persist.client.shard.same_history import restored
 from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Acknowledge, QualifiedName
@@ -31,7 +31,6 @@ from persist.core.catalog.values import ObjectType
 from persist.core.data.schema import TS
 from persist.core.data.update import consolidate
 from persist.core.frontier import TIME_MAX, Antichain, check_time
-from persist.core.ids import ShardId
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.errors import HistoryRewound, InvalidArgument, LeaseExpired, NotReadable, UsageError
@@ -77,8 +76,6 @@ class Cursor(Stays):
         self._position = self._begun = position
         self._acknowledged = acknowledged
         self._found = found
-        self._histories = dict[ShardId, int]()
-        self._same_history(found)
         self._rows: pa.Table | None = None
         self._until = 0
         self._given: tuple[Receiver, int | None] | None = None
@@ -98,10 +95,10 @@ class Cursor(Stays):
     @property
     def key(self) -> str:
         """What a target knows it by: its name, and what it follows, which another cursor of this name may not. A sink
-        by its id: renamed it is the same one, and made anew it is another. After a restore it is another one, too: the
+        by its id: renamed it is the same one, and made anew it is another. Beside ``history``: after a restore the
         target has what that took back, and its position says nothing of what came instead."""
         name = f"sink {self._item.id}" if self._item.kind is ObjectType.SINK else self._item.name
-        return key_in(f"{name} over {self._of.data}", self._history)
+        return f"{name} over {self._of.data}"
 
     @property
     def history(self) -> int:
@@ -242,15 +239,29 @@ class Cursor(Stays):
         return f"<Cursor {self.name} over {self.collection} position={self._position}>"
 
     async def _fetched(self, count: int | None) -> Fetched:
-        """SUBTLE: a dropped collection ends like one that was closed, and would be taken for whole."""
+        """SUBTLE: a dropped collection ends like one that was closed, and would be taken for whole. So does an index
+        that was dropped, of which the collection itself, or another index, goes on.
+        """
+        while True:
+            try:
+                fetched = await self._next(count)
+            except UsageError:
+                if not await self._has_lost_index():
+                    raise
+            else:
+                if fetched.position != TIME_MAX or not await self._has_lost_index():
+                    return fetched
+            await self._hold_instead()
+
+    async def _has_lost_index(self) -> bool:
+        return await self._reads.has_lost(self._found.held[self._of.id], self._item)
+
+    async def _hold_instead(self) -> None:
+        lost, self._rows = self._found.held[self._of.id], None
         try:
-            fetched = await self._next(count)
-        except UsageError:
-            await self._reads.check_there(self._item, self._of)
-            raise
-        if fetched.position == TIME_MAX:
-            await self._reads.check_there(self._item, self._of)
-        return fetched
+            await self._hold(self.begins_at)
+        except NotReadable as error:
+            raise lost_index(lost, **error.details) from error
 
     async def _next(self, count: int | None) -> Fetched:
         if self._rows is None or count is None:
@@ -315,19 +326,15 @@ class Cursor(Stays):
         names = await self._reads.names(strict=True)
         before, found = self._found, await _held(self._reads, names, self._of, at)
         try:
-            self._same_history(found)
-        except LeaseExpired:
+            if await _history(self._reads, found, self._of) != self._history:
+                raise restored(found.held[self._of.id].reader.shard)
+        except BaseException:
             await found.release()
             raise
         self._found = found
         rested, self._rests = self._rests, False
         if not rested:
             await before.release()
-
-    def _same_history(self, found: AtOneTime) -> None:
-        # An index may stand in for the collection: that is another shard, and each has a history.
-        reader = found.held[self._of.id].reader
-        renewed(self._histories.setdefault(reader.shard, reader.incarnation), reader)
 
     async def _load(self, count: int | None) -> None:
         """Read what comes after the position: all of it, or as many batches as hold ``count`` updates."""

@@ -13,7 +13,13 @@ from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Re
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import KEPT_UP, Held, Names, is_computed
-from persist.client.collections.reading.subscribing import Attending, Completing, CompletingTables, Subscription
+from persist.client.collections.reading.subscribing import (
+    Attending,
+    Completing,
+    CompletingTables,
+    Followed,
+    Subscription,
+)
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.table.table import Table
 from persist.core.catalog.ddl.described import Described, Session
@@ -27,7 +33,7 @@ from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, NotReadable
 from persist.retry.deadline import Deadline
 
 NameLike = str | QualifiedName
@@ -62,8 +68,8 @@ class Reads:
         if isinstance(names, CatalogView) and item.id.space is not Space.SYSTEM:
             check_may(names, names.role(self.session.role), "r", item.kind, str(item.name), item)
 
-    async def check_there(self, *items: Described) -> None:
-        """Raise UnknownObject when one of these was dropped: its end is not that of its updates."""
+    async def check_there(self, *items: Described) -> Names:
+        """The names as of now. Raises UnknownObject when one of these was dropped: that is no end of its updates."""
         names = await self.names(strict=True)
         for item in items:
             try:
@@ -75,6 +81,19 @@ class Reads:
                     name=item.name,
                     kind=item.kind,
                 ) from None
+        return names
+
+    async def has_lost(self, held: Held, *more: Described) -> bool:
+        """Whether an index answered that was dropped: its end is not that of what it answered for.
+
+        Raises as ``check_there``, for what it answered for and for ``more``.
+        """
+        names = await self.check_there(held.stands_for, *more)
+        try:
+            names.get(held.described.id)
+        except UnknownObject:
+            return True
+        return False
 
     async def read(
         self,
@@ -168,22 +187,49 @@ class Reads:
             unknown = [name for name in chosen if name not in _names_of(held.described)]
             if unknown:
                 raise InvalidArgument("no such column", hint=", ".join(_names_of(held.described)), columns=unknown)
+
+        async def instead(followed: Followed, at: int | None, *, snapshot: bool) -> Followed | None:
+            if await self.has_lost(followed.held):
+                return await self._followed_instead(followed.held, at, snapshot, up_to)
+            return None
+
+        return Subscription(
+            await self._followed(found, root, snapshot, up_to, deadline),
+            found.explanation,
+            instead=instead,
+            # These, to its end: columns may be added while it runs.
+            shown=schema.updates if chosen is None else _updates(schema, chosen),
+            snapshot=snapshot,
+            progress=progress,
+            up_to=up_to,
+        )
+
+    async def _followed(
+        self, found: AtOneTime, root: Described, snapshot: bool, up_to: int | None, deadline: Deadline
+    ) -> Followed:
+        held = found.held[root.id]
         if snapshot:
             await self.readers.reach(found, deadline)
             listen = await held.reader.subscribe(found.ts, downgrade=True)
         else:
             listen = await held.reader.listen(found.ts, downgrade=True)
-        return Subscription(
-            held,
-            listen,
-            found.explanation,
-            completing=await self.completing(held, deadline, up_to),
-            at_end=lambda: self.check_there(root),
-            # These, to its end: columns may be added while it runs.
-            shown=schema.updates if chosen is None else _updates(schema, chosen),
-            progress=progress,
-            up_to=up_to,
-        )
+        return Followed(held, listen, await self.completing(held, deadline, up_to))
+
+    async def _followed_instead(self, lost: Held, at: int | None, snapshot: bool, up_to: int | None) -> Followed:
+        """What answers from ``at`` on in the place of an index that was dropped. Raises NotReadable."""
+        root, deadline = lost.stands_for, self.readers.location.attempts.deadline(None)
+        if at is None:
+            raise lost_index(lost)  # nothing else has its updates in the order in which some of them were given
+        asked = AskedTime(as_of=AsOf(at), isolation=Isolation.SERIALIZABLE, purpose="subscription")
+        try:
+            found = await self.readers.held(await self.names(strict=True), [root], asked, deadline)
+        except NotReadable as error:
+            raise lost_index(lost, **error.details) from error
+        try:
+            return await self._followed(found, root, snapshot, up_to, deadline)
+        except BaseException:
+            await found.release()
+            raise
 
     async def completing(self, held: Held, deadline: Deadline, up_to: int | None = None) -> Completing | None:
         """What brings a collection forward, for a reader that waits for its updates; None: something else does."""
@@ -259,6 +305,15 @@ class Reads:
             isolation=isolation_of(isolation),
             purpose=purpose,
         )
+
+
+def lost_index(held: Held, **details: object) -> NotReadable:
+    """The error where an index that answered was dropped, and nothing else has what it would have given next."""
+    return NotReadable(
+        "the index that answered for this was dropped, and nothing else can go on where it came to",
+        hint="begin anew, with the contents; a hold on the collection itself keeps what an index has beyond it",
+        **{**details, "object": held.stands_for.name, "index": held.described.name},
+    )
 
 
 async def _nothing() -> None:

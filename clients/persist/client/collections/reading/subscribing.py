@@ -6,6 +6,7 @@ Source: catalog-semantics.md section 3.2, resume contract; design 000.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from persist.client.shard.read.listen import Event, Listen, Progress, Updates
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import TS
 from persist.core.frontier import Antichain
-from persist.errors import LocationError, PersistError, UsageError
+from persist.errors import LeaseExpired, LocationError, PersistError, UsageError
 from persist.retry.tasks import ended
 
 if TYPE_CHECKING:
@@ -111,45 +112,74 @@ class Attending:
             await self._runtime.sleep(ATTENDED_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a subscription reads: its collection, or an index that answers. ``completing`` brings it forward."""
+
+    held: Held
+    listen: Listen
+    completing: Completing | None
+
+    async def close(self) -> None:
+        """End it, and release what it holds. Raises nothing."""
+        await self.listen.aclose()
+        await self.held.expire()
+
+
+class Instead(Protocol):
+    """Asked where nothing more comes from what is followed."""
+
+    async def __call__(self, followed: Followed, at: int | None, *, snapshot: bool) -> Followed | None:
+        """What goes on with the updates after ``at``, after the contents then if ``snapshot``; None: nothing follows.
+
+        ``at`` None: some updates at one time were given, and others not. Raises UnknownObject (the collection was
+        dropped), NotReadable (nothing else has what comes next).
+        """
+        ...
+
+
 class Subscription(Stays):
     """The updates of one collection: Updates of rows with ts and diff, and Progress, for ever, or up to ``up_to``.
 
     An async iterator, one step at a time. Progress p says that every update at a time before p has been given; updates
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
-    ends with the collection, and raises UnknownObject where that was dropped. Close it, or use it as a context manager:
-    until then it holds the collection, from one step before the last Progress on.
+    ends with the collection, and raises UnknownObject where that was dropped. An index that answered for it and was
+    dropped is no end: the collection itself goes on from there, or NotReadable says that it does not reach back so far.
+    Close it, or use it as a context manager: until then it holds the collection, from one step before the last Progress
+    on.
     """
 
     def __init__(
         self,
-        held: Held,
-        listen: Listen,
+        followed: Followed,
         explanation: Explanation,
         *,
-        completing: Completing | None,
-        at_end: Callable[[], Awaitable[None]],
+        instead: Instead,
         shown: pa.Schema,
+        snapshot: bool,
         progress: bool,
         up_to: int | None,
     ) -> None:
-        """``at_end`` is asked where nothing more can come: it raises, unless that is the end of the collection.
-        ``shown``: the columns of updates.
-        """
-        self._held = held
-        self._at_end = at_end
-        self._listen = listen
+        """``snapshot``: it begins with the contents. ``shown``: the columns of updates."""
+        self._followed = followed
+        self._instead = instead
         self._explanation = explanation
         self._shown = shown
         self._progress = progress
         self._up_to = up_to
+        self._frontier = Antichain.of(explanation.query_ts)
+        self._snapshot = snapshot
+        """No Progress has said yet that the contents were given."""
+        self._amid = False
+        """Updates were given that no Progress has passed yet."""
         self._failure: PersistError | None = None
-        self._over = False
-        self._completing = asyncio.create_task(self._complete(completing)) if completing is not None else None
+        self._over = self._closed = False
+        self._completing = self._brought(followed)
 
     @property
     def name(self) -> str:
         """The full name of the collection."""
-        return str(self._held.stands_for.name)
+        return str(self._followed.held.stands_for.name)
 
     @property
     def as_of(self) -> int:
@@ -164,7 +194,7 @@ class Subscription(Stays):
     @property
     def frontier(self) -> Antichain:
         """Everything before has been given."""
-        return self._listen.frontier
+        return self._frontier
 
     def __aiter__(self) -> Self:
         return self
@@ -172,22 +202,30 @@ class Subscription(Stays):
     async def __anext__(self) -> Event:
         while not self._over:
             try:
-                event = await anext(self._listen)
-            except UsageError as closed:
-                await self._at_end()
-                raise self._failure or closed from None
-            if isinstance(event, Progress) and event.upper.is_empty:
-                await self._at_end()
+                event = await anext(self._followed.listen)
+            except StopAsyncIteration:
+                # The step before found the end, and was interrupted while it looked what had ended.
+                event = Progress(upper=Antichain())
+            except (UsageError, LeaseExpired) as error:
+                if not self._may_go_on(error) or not await self._goes_on():
+                    raise self._failure or error from None
+                continue
+            if isinstance(event, Progress):
+                if event.upper.is_empty and await self._goes_on():
+                    continue
+                self._frontier, self._amid, self._snapshot = event.upper, False, False
+            else:
+                self._amid = True
             if (given := self._given(event)) is not None:
                 return given
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """End it, and release what it holds. Closing again does nothing. Raises nothing."""
+        self._closed = True
         if self._completing is not None:
             await ended(self._completing)
-        await self._listen.aclose()
-        await self._held.expire()
+        await self._followed.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -210,20 +248,50 @@ class Subscription(Stays):
             table = table.filter(pc.less(table.column(TS.name), self._up_to))
         return Updates(table=_as_shown(table, self._shown)) if table.num_rows else None
 
-    async def _complete(self, completing: Completing) -> None:
+    def _may_go_on(self, error: PersistError) -> bool:
+        """Whether something else may answer, after what is followed failed like this."""
+        held = self._followed.held
+        is_index = held.described.id != held.stands_for.id
+        return not self._closed and (is_index or not isinstance(error, LeaseExpired))
+
+    async def _goes_on(self) -> bool:
+        """Whether something else answers from here on; False: that is the end of the collection. As ``Instead``.
+
+        SUBTLE: interrupted before the end it changed nothing, and the next step asks again.
+        """
+        before, at = self._followed, self._explanation.query_ts
+        if not self._snapshot and self._frontier.time is not None:
+            at = max(self._frontier.time - 1, at)
+        followed = await self._instead(before, None if self._amid else at, snapshot=self._snapshot)
+        if followed is None:
+            return False
+        self._followed, self._failure = followed, None
+        completing, self._completing = self._completing, None if self._closed else self._brought(followed)
+        if completing is not None:
+            await ended(completing)
+        await before.close()
+        if self._closed:
+            await followed.close()
+        return True
+
+    def _brought(self, followed: Followed) -> "asyncio.Task[None] | None":
+        completing = followed.completing
+        return None if completing is None else asyncio.create_task(self._complete(followed.listen, completing))
+
+    async def _complete(self, listen: Listen, completing: Completing) -> None:
         try:
             await completing.run()
         except PersistError as error:
             # A reader that waits would wait for ever.
             self._failure = error
-            await self._listen.aclose()
+            await listen.aclose()
 
 
 def _as_shown(updates: pa.Table, shown: pa.Schema) -> pa.Table:
     """Updates with these columns, null in those that were added after they were written. Each comes as its schema was
     when it was read.
     """
-    if updates.schema.names == shown.names:
+    if updates.schema.equals(shown):
         return updates
     there = set(updates.schema.names)
     columns = [

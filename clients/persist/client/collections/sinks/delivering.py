@@ -37,7 +37,7 @@ async def deliver(
     acknowledge_seconds: float,
 ) -> int | None:
     """See ``Cursor.deliver``."""
-    kept = await _asked(runtime, target.begin, cursor.key, cursor.schema)
+    kept = await _asked(runtime, target.begin, cursor.key, cursor.history, cursor.schema)
     if kept is None and cursor.acknowledged is not None:
         raise InvalidArgument(
             "this target has nothing of what the cursor was acknowledged up to",
@@ -55,7 +55,7 @@ async def deliver(
         here = fetched.updates.num_rows > 0 or fetched.before is None
         over = up_to is not None and fetched.position >= up_to
         if here or over or written.passed:
-            await _asked(runtime, target.write, cursor.key, fetched.updates, kept, fetched.position)
+            await _asked(runtime, target.write, cursor.key, cursor.history, fetched.updates, kept, fetched.position)
             kept, written = fetched.position, Deadline(runtime, IDLE_SECONDS)
             if acknowledged.passed:
                 await _acknowledge(cursor, kept)

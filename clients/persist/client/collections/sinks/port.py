@@ -3,7 +3,7 @@
 Source: catalog-semantics.md section 3.2: exactly-once needs data and position stored in one sink transaction.
 """
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist.errors import InvalidArgument
 
-_HISTORY: Final = " in history "
+_EARLIER: Final = re.compile(r"(.* over s[0-9a-f-]{36}) in history ([0-9a-f]{1,16})", re.DOTALL)
 
 
 class PositionMoved(InvalidArgument):
@@ -21,21 +21,23 @@ class PositionMoved(InvalidArgument):
 class Target(Protocol):
     """What updates are written into. Blocking: it is called in a thread of its own, one call at a time.
 
-    ``key``: which cursor over which collection; a target may serve several. Every method may raise LocationError; after
-    Indeterminate the position shows whether it was written.
+    ``key``: which cursor over which collection; a target may serve several. ``history``: that of the cursor's location,
+    0 until that was restored; a position is of the one in which it was written. Every method may raise LocationError;
+    after Indeterminate the position shows whether it was written.
     """
 
-    def begin(self, key: str, schema: pa.Schema) -> int | None:
+    def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         """Make what is missing for updates of this schema; the position that is kept, None: nothing was written yet.
 
-        Raises InvalidArgument: what is there is for another schema.
+        Raises InvalidArgument: what is there is for another schema, or has updates of this key in another history, some
+        of which the restore between the two may have taken back.
         """
         ...
 
-    def write(self, key: str, updates: pa.Table, before: int | None, position: int) -> None:
+    def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         """Add the updates and keep ``position``, together or not at all, if the position kept is ``before``.
 
-        Raises PositionMoved when it is another one.
+        Raises PositionMoved when it is another one, and InvalidArgument as ``begin``.
         """
         ...
 
@@ -67,6 +69,11 @@ class Fetches(Protocol):
 
     @property
     def key(self) -> str:
+        """See Target."""
+        ...
+
+    @property
+    def history(self) -> int:
         """See Target."""
         ...
 
@@ -114,19 +121,19 @@ def moved(key: str, found: int | None, before: int | None) -> PositionMoved:
     )
 
 
-def key_in(key: str, history: int) -> str:
-    """What a target knows a cursor by in one history of its location: as long as none was restored, by ``key``."""
-    return f"{key}{_HISTORY}{history:x}" if history else key
+def of_another_history(key: str) -> InvalidArgument:
+    """The error for a target with updates of the same cursor from before a restore, or from after it."""
+    return InvalidArgument(
+        "this target has updates from before the location was restored, or from after that",
+        hint="make a new sink or cursor, which begins with the contents, and deliver it into another table or folder",
+        cursor=key,
+    )
 
 
-def check_history(key: str, keys: Iterable[str]) -> None:
-    """Raise InvalidArgument where one of ``keys``, which have updates in the target, is the same cursor in another
-    history: some of them may have been taken back by the restore between the two.
+def of_earlier_release(kept: str) -> tuple[str, int] | None:
+    """The key and the history, where a release that kept both in one text wrote ``kept``; None: it is a key.
+
+    A key ends with the id of what is followed, so that nothing that a name may hold is taken for a history.
     """
-    name = key.partition(_HISTORY)[0]
-    if any(each != key and each.partition(_HISTORY)[0] == name for each in keys):
-        raise InvalidArgument(
-            "this target has updates from before the location was restored, or from after that",
-            hint="make a new sink or cursor, which begins with the contents, and deliver it into an empty place",
-            cursor=name,
-        )
+    found = _EARLIER.fullmatch(kept)
+    return None if found is None else (found[1], int(found[2], 16))

@@ -85,9 +85,15 @@ def _named(schema: Schema) -> list[str]:
 
 
 def _content(part: Part, schema: Schema, *, timed: bool) -> bytes:
-    """The rows of an inline part in their canonical bytes, which no release encodes otherwise."""
+    """The rows of an inline part in their canonical bytes, which no release encodes otherwise.
+
+    As in ``Fingerprint``, columns that were added since count from the last one on that has a value.
+    """
     table = decode_inline(dataclasses.replace(part, ts_rewrite=None), schema)
-    names = [*schema.key.names, *schema.val.names, *([TS.name] if timed else []), DIFF.name]
+    values = list(schema.val.names)
+    while values and table.column(values[-1]).null_count == table.num_rows:
+        values.pop()
+    names = [*schema.key.names, *values, *([TS.name] if timed else []), DIFF.name]
     rows = encode_key([table.column(name) for name in names])
     return b"".join(len(row).to_bytes(8, "little") + row for row in sorted(rows.to_pylist()))  # type: ignore[arg-type, operator, type-var]  # no nulls here
 
