@@ -12,7 +12,7 @@ from persist import PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
-from persist_ingest.sources.postgres import reader, snapshot, values
+from persist_ingest.sources.postgres import session, snapshot, values
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.items"
@@ -236,7 +236,7 @@ def test_a_locked_table_keeps_no_other_waiting(here: Location, shop: Any) -> Non
 def test_what_has_to_look_into_a_locked_table_waits_and_can_be_stopped(
     here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(session, "LOCK_SECONDS", 0.1)
     monkeypatch.setattr(ingesting, "PATIENCE_SECONDS", 0.0)
     heard: list[PersistError] = []
 
