@@ -178,7 +178,9 @@ def _begun(
     chosen = _chosen(session, options, undo, mark)
     made = any(step.what == "publication" for step in undo)
     # What cannot be is said before others are waited for.
-    _schemas(_define(session, options, dsn, chosen, made=made))
+    asked = _define(session, options, dsn, chosen, made=made)
+    _schemas(asked)
+    _check_readable(session, asked)
     exporter = stack.enter_context(slots.exporter(dsn))
     fleeting = f"persist_new_{system().random_bytes(8).hex()}"
     point, snapshot = slots.make(session, exporter, fleeting)
@@ -208,6 +210,14 @@ def _begun(
 def _schemas(definition: PostgresDefinition) -> dict[str, Schema]:
     """What the shards begin with. Raises SourceFailure."""
     return {table.export: initial_schema(table) for table in definition.tables}
+
+
+def _check_readable(session: UpstreamConnection, definition: PostgresDefinition) -> None:
+    """This role may read what is to be read. Raises SourceFailure; HeldUp, where another session has a table."""
+    for table in definition.tables:
+        names = ", ".join(quoted(column.name) for column in table.columns)
+        only = "" if table.partitioned else "ONLY "
+        session.rows(f"SELECT {names} FROM {only}{quoted(table.schema, table.name)} LIMIT 0")
 
 
 def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
