@@ -1,7 +1,7 @@
 """A session that holds a table at one moment, and reads its rows there.
 
 SUBTLE: what is to be known of a table while it is held is asked for in the session that holds it. Where a second
-session of this process waited for a lock on it, a statement of somebody that alters the table could queue between the
+session of this process waited for a lock on it, a statement of another that alters the table could queue between the
 two: it waits for the first, the second for it, and the first for us, which PostgreSQL cannot see; and behind that
 statement wait all who use the table. Source: sources.md section 1; PostgreSQL documentation, explicit locking.
 """
