@@ -367,11 +367,11 @@ def test_who_lost_a_snapshot_to_another_leaves_it_to_that_one_for_longer(
         resnapshot(here, "shop", ITEMS)
         goes_on.set()
         pipeline.watch.wait()
-        assert pipeline.watch.silent_ms(ITEMS) == 2 * watching.SILENT_MS
+        assert pipeline.watch.silent_ms(ITEMS) == 2 * recording.SILENT_MS
         left()
         pipeline.step()
         pipeline.watch.wait()
-        assert pipeline.watch.silent_ms(ITEMS) == watching.SILENT_MS
+        assert pipeline.watch.silent_ms(ITEMS) == recording.SILENT_MS
         pipeline.step()
     assert follows(here, shop)
 

@@ -105,7 +105,8 @@ def test_who_alters_a_table_amid_a_piece(
 ) -> None:
     made(shop)
     whole, name = PLACES[place]
-    original, waited = getattr(whole, name), []
+    original = getattr(whole, name)
+    waited: list[Any] = []
     alters, reads = Other(shop.dsn, statement), Other(shop.dsn, "SELECT count(*) FROM items")
 
     def amid(*given: Any) -> Any:

@@ -12,7 +12,7 @@ from persist import PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
-from persist_ingest.sources.postgres import session, snapshot, values
+from persist_ingest.sources.postgres import rows, session, snapshot, values
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.items"
@@ -96,7 +96,7 @@ def test_timeouts_of_sessions_do_not_hold_for_a_source(here: Location, shop: Any
 
 def test_large_values_are_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
-    chunks = list(snapshot._chunks(iter(rows)))
+    chunks = list(rows._chunks(iter(rows)))
     assert [len(chunk) for chunk in chunks] == [5, 4]
     monkeypatch.setattr(values, "OFFSETS_END", 10)
     places = np.array([4, 0]), np.array([6, 6]), np.array([True, True])
