@@ -95,8 +95,8 @@ def test_timeouts_of_sessions_do_not_hold_for_a_source(here: Location, shop: Any
 
 
 def test_large_values_are_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
-    chunks = list(rows._chunks(iter(rows)))
+    copied = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
+    chunks = list(rows._chunks(iter(copied)))
     assert [len(chunk) for chunk in chunks] == [5, 4]
     monkeypatch.setattr(values, "OFFSETS_END", 10)
     places = np.array([4, 0]), np.array([6, 6]), np.array([True, True])
