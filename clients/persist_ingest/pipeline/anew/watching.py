@@ -7,6 +7,7 @@ Source: catalog-semantics.md section 4.2.
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -24,6 +25,9 @@ from persist_ingest.sources.registry import source_type
 
 _log = logging.getLogger(__name__)
 
+LOST_MAX: Final = 3
+"""How often the silence is doubled after which a snapshot is taken over that others took over of this one."""
+
 JOIN_SECONDS: Final = 10.0
 """Between two looks at what came upstream, of sources that are of everything there."""
 
@@ -40,6 +44,7 @@ class Watch:
         self._reader: SourceReader | None = None
         self._thread: threading.Thread | None = None
         self._tried: dict[str, float] = {}
+        self._lost: Counter[str] = Counter()
         self._joined_at = float("-inf")
         self.failed = 0
         """What it could not do; it is tried again."""
@@ -54,8 +59,10 @@ class Watch:
             self._release(source)
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
-        oldest, now = system().now_ms() - SILENT_MS, system().monotonic()
-        abandoned = [export for export, each in snapshotted(source).items() if each.beat_ms < oldest]
+        now_ms, now = system().now_ms(), system().monotonic()
+        abandoned = [
+            export for export, each in snapshotted(source).items() if each.beat_ms < now_ms - self.silent_ms(export)
+        ]
         if abandoned:
             export = min(abandoned, key=lambda each: self._tried.get(each, float("-inf")))
             self._tried[export] = now
@@ -63,6 +70,14 @@ class Watch:
         elif now - self._joined_at >= JOIN_SECONDS:
             self._joined_at = now
             self._begin(lambda: join_new(self._location, self._name))
+
+    def silent_ms(self, export: str) -> int:
+        """How long an attempt is silent that this one takes over.
+
+        SUBTLE: each takeover breaks off the piece that is under way. Where all are slow, two that took over of each
+        other after a fixed time could do that for ever, and none would finish a piece.
+        """
+        return int(SILENT_MS * 2 ** min(self._lost[export], LOST_MAX))
 
     def wait(self, seconds: float | None = None) -> None:
         """Until what is under way is done, or for so long."""
@@ -108,7 +123,9 @@ class Watch:
             try:
                 action()
                 self.errors.pop(export, None)
+                self._lost.pop(export, None)
             except SnapshotLost:
+                self._lost[export] += 1
                 _log.info("another process goes on with a snapshot of source %s", self._name)
             except PersistError as error:
                 self.failed += 1

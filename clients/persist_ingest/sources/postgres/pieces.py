@@ -1,8 +1,8 @@
 """A piece of a table: rows in a range of its primary key at one moment, and what the log adds to them.
 
 Which transactions a moment has says its snapshot, by their numbers; and the log says whose each change is. So a piece
-needs neither a slot of its own nor a lock beyond its own reading. Keys are compared by the server, as nothing else
-knows the order of a type and its collation.
+needs neither a slot of its own nor a lock beyond its own reading, which is all in one session. Keys are compared by the
+server, as nothing else knows the order of a type and its collation.
 Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
 """
 
@@ -21,7 +21,6 @@ from persist_ingest.sources.port import (
     ExportEmptied,
     HeldUp,
     Keyed,
-    SourceFailure,
     TableAltered,
     Truncated,
 )
@@ -33,13 +32,14 @@ from persist_ingest.sources.postgres.definition import PostgresDefinition, Publi
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import ChangesTask
-from persist_ingest.sources.postgres.session import UpstreamConnection, ended_when_still
+from persist_ingest.sources.postgres.rows import Holder
+from persist_ingest.sources.postgres.session import UpstreamConnection
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
 from persist_ingest.sources.postgres.values import Bools, Ints
 
 PIECE_BYTES: Final = 32 << 20
 _NEAR: Final = 1 << 31
-_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_is_in_recovery()"
+_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_is_in_recovery()"
 _SIZE: Final = """
 SELECT coalesce(sum(CASE WHEN c.relpages > 0 AND c.reltuples > 0 THEN c.reltuples / c.relpages
                          * (pg_relation_size(c.oid) / current_setting('block_size')::int8) END), 0)::int8,
@@ -77,6 +77,7 @@ class TablePiece:
     """Implements the Piece port. ``after``: the key of the piece before; ``order``: None where this is all there is."""
 
     session: UpstreamConnection
+    holder: Holder
     task: SnapshotTask
     log: ChangesTask
     order: Order | None
@@ -85,7 +86,7 @@ class TablePiece:
     last: tuple[str, ...] | None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        return self.task.rows()
+        return self.task.rows_in(self.holder)
 
     def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         for framed, changes in logged(self.log, begin, end):
@@ -144,19 +145,25 @@ def opened(
     after: tuple[str, ...] | None,
     rows: int,
 ) -> Iterator[TablePiece]:
-    """The piece of the only table of a definition behind a key, at this moment. Raises TableAltered.
+    """The piece of the only table of a definition behind a key, at this moment. Raises TableAltered, HeldUp.
 
-    SUBTLE: the lock comes before the snapshot. So nothing empties or rewrites the table in between, which would make it
-    look empty to a snapshot that is older.
+    While another session holds the table ``session`` asks for catalogs alone, which lock no table.
     """
     (table,) = definition.tables
-    only = "" if table.partitioned else "ONLY "
-    name = quoted(table.schema, table.name)
-    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        session.run("; ".join(ended_when_still()))
-        session.run(f"LOCK TABLE {only}{name} IN ACCESS SHARE MODE")
-        told, exported, is_standby = session.row(_SEEN)
+    rows = _rows(session, table, rows)
+    task = SnapshotTask(
+        dsn=definition.dsn,
+        snapshot="",
+        table=table,
+        schema=schema,
+        offset=0,
+        first=0,
+        last=None,
+        weight=0,
+        whole=table.partitioned,
+    )
+    with task.held() as holder:
+        ((told, is_standby),) = holder.rows(_SEEN)
         seen = Seen.of(told)
         if is_standby and seen.least != seen.next:
             # SUBTLE: a standby leaves the open ones out of what it says of a snapshot.
@@ -165,34 +172,24 @@ def opened(
                 hint="it is tried again; or make a source of the primary",
                 export=table.export,
             )
-        oid, file = session.row(where_rows_are(table))
+        ((oid, file),) = holder.rows(where_rows_are(table))
         if oid != table.oid or catalog.primary_key(session, oid) != table.key or Order.of(session, table) != order:
             raise TableAltered(
                 "the table, its primary key or the order of that became another one", hint=_AGAIN, export=table.export
             )
         _check_columns(session, definition, table)
-        last = None if order is None else _last(session, order, table, after, _rows(session, table, rows))
-        task = SnapshotTask(
-            dsn=definition.dsn,
-            snapshot=exported,
-            table=replace(table, file=file),
-            schema=schema,
-            offset=0,
-            first=0,
-            last=None,
-            weight=0,
-            where="" if order is None else order.where(after, last),
-            whole=table.partitioned,
+        last = None if order is None else _last(holder, order, task, after, rows)
+        where = "" if order is None else order.where(after, last)
+        yield TablePiece(
+            session=session,
+            holder=holder,
+            task=replace(task, table=replace(table, file=file), where=where),
+            log=ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0),
+            order=order,
+            seen=seen,
+            after=after,
+            last=last,
         )
-        log = ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0)
-        yield TablePiece(session=session, task=task, log=log, order=order, seen=seen, after=after, last=last)
-    except SourceFailure:
-        # With the session its snapshot goes, which another one is refused then: that is no fault of the table.
-        session.rolled_back()
-        session.run("SELECT")
-        raise
-    finally:
-        session.rolled_back()
 
 
 def _check_columns(session: UpstreamConnection, definition: PostgresDefinition, table: PublishedTable) -> None:
@@ -219,14 +216,10 @@ def _rows(session: UpstreamConnection, table: PublishedTable, rows: int) -> int:
 
 
 def _last(
-    session: UpstreamConnection, order: Order, table: PublishedTable, after: tuple[str, ...] | None, rows: int
+    holder: Holder, order: Order, task: SnapshotTask, after: tuple[str, ...] | None, rows: int
 ) -> tuple[str, ...] | None:
     """The key of that many rows on; None: there are no more."""
-    only = "" if table.partitioned else "ONLY "
     where = f"WHERE {order.where(after, None)} " if after is not None else ""
     shown = ", ".join(f"format('%s', {quoted(each.name)})" for each in order.columns)
-    found = session.rows(
-        f"SELECT {shown} FROM {only}{quoted(table.schema, table.name)} {where}"
-        f"ORDER BY {order.names} OFFSET {rows - 1} LIMIT 1"
-    )
+    found = holder.rows(f"SELECT {shown} FROM {task.name} {where}ORDER BY {order.names} OFFSET {rows - 1} LIMIT 1")
     return tuple(found[0]) if found else None

@@ -26,8 +26,6 @@ T = TypeVar("T")
 KIND: Final = SourceKind.LSN
 ADVANCE_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 2.0
-LOCK_SECONDS: Final = 2.0
-"""How long a look waits for a table that a session has locked, which most looks need not; then it is tried again."""
 _BOUNDARIES_MAX: Final = 4096
 
 # Groups of about 20,000 small messages, and of 16 MiB: a value of bytes ends at 1 GiB.
@@ -74,7 +72,7 @@ class ChangesTask:
     def framed(self) -> Iterator[tuple[Framed, Event]]:
         """The events, each with the messages it stems from. A commit up to the end is seen by all afterwards."""
         definition = self.definition
-        with lent(definition.dsn, LOCK_SECONDS) as session:
+        with lent(definition.dsn) as session:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
@@ -197,7 +195,7 @@ class PostgresReader:
         return self._revised
 
     def close(self) -> None:
-        let_go(self._definition.dsn, LOCK_SECONDS)
+        let_go(self._definition.dsn)
 
     def _checked(self) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
@@ -215,7 +213,7 @@ class PostgresReader:
         return self._asked(checked)
 
     def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
-        with lent(self._definition.dsn, LOCK_SECONDS) as session:
+        with lent(self._definition.dsn) as session:
             if self._may_log is None:
                 self._may_log = bool(session.row(_MAY_LOG)[0])
             return question(session)

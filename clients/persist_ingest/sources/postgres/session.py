@@ -21,7 +21,7 @@ from persist_ingest.sources.port import HeldUp, SourceFailure
 T = TypeVar("T")
 Params = Mapping[str, Any]
 
-SETTINGS: Final = (
+_SETTINGS: Final = (
     "SET client_encoding = 'UTF8'",
     "SET standard_conforming_strings = on",
     "SET DateStyle = 'ISO, YMD'",
@@ -32,7 +32,6 @@ SETTINGS: Final = (
     "SET search_path = pg_catalog",
     "SET lc_monetary = 'C'",
     "SET statement_timeout = 0",
-    "SET lock_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
     "SET idle_session_timeout = 0",
     # Since PostgreSQL 17 only.
@@ -40,6 +39,11 @@ SETTINGS: Final = (
     # What a policy hides from this role would be missing in the snapshot, and come in changes: then rather nothing.
     "SET row_security = off",
 )
+LOCK_SECONDS: Final = 2.0
+"""How long a session waits for a lock, unless it is given another limit; none waits without one.
+
+Who waits for a table makes those wait who come later; and a wait that goes round through this process has no other end.
+"""
 BUSY_SECONDS: Final = 15.0
 """For how long a slot may be held by another session."""
 HELD_SECONDS: Final = 600.0
@@ -69,11 +73,18 @@ def check_dsn(dsn: str) -> str:
     return make_conninfo("", **{"connect_timeout": _CONNECT_SECONDS, "application_name": "persist", **given})
 
 
+def settings(lock_seconds: float | None) -> tuple[str, ...]:
+    """The statements that every session begins with, whatever it is opened by."""
+    lock_ms = round((LOCK_SECONDS if lock_seconds is None else lock_seconds) * 1000)
+    assert lock_ms > 0, "0 would be without end"
+    return (*_SETTINGS, f"SET lock_timeout = {lock_ms}")
+
+
 class UpstreamConnection:
     """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
 
-    def __init__(self, dsn: str, *, replication: bool = False, lock_seconds: float = 0) -> None:
-        """``lock_seconds``: how long to wait for a lock on a table (0: as long as it takes)."""
+    def __init__(self, dsn: str, *, replication: bool = False, lock_seconds: float | None = None) -> None:
+        """``lock_seconds``: how long to wait for a lock, then HeldUp is raised; None: LOCK_SECONDS."""
         self._dsn = dsn
         try:
             conninfo = make_conninfo(dsn, replication="database") if replication else dsn
@@ -85,7 +96,7 @@ class UpstreamConnection:
                 detail=_detail(error),
             ) from None
         try:
-            self.run("; ".join([*SETTINGS, f"SET lock_timeout = {round(lock_seconds * 1000)}"]))
+            self.run("; ".join(settings(lock_seconds)))
         except BaseException:
             self.close()
             raise
@@ -127,7 +138,7 @@ class UpstreamConnection:
 
     def _opened(self, sql: str, params: Params) -> tuple[Any, tuple[bytes, ...] | None]:
         def opened() -> tuple[Any, tuple[bytes, ...] | None]:
-            self._connection.execute(b"BEGIN")
+            self._connection.execute("; ".join(["BEGIN", *ended_when_still()]).encode())
             try:
                 cursor = self._connection.cursor("persist", binary=True)
                 cursor.itersize = 1
@@ -168,11 +179,11 @@ class UpstreamConnection:
 
 
 @contextmanager
-def lent(dsn: str, lock_seconds: float) -> Iterator[UpstreamConnection]:
+def lent(dsn: str) -> Iterator[UpstreamConnection]:
     """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
     # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
-    key = dsn, lock_seconds, os.getpid()
-    session = _idle.pop(key, None) or UpstreamConnection(dsn, lock_seconds=lock_seconds)
+    key = dsn, os.getpid()
+    session = _idle.pop(key, None) or UpstreamConnection(dsn)
     try:
         yield session
     except BaseException:
@@ -192,14 +203,14 @@ def ended_when_still() -> tuple[str, ...]:
     return f"SET LOCAL idle_in_transaction_session_timeout = {held}", f"SET LOCAL tcp_user_timeout = {held}"
 
 
-def let_go(dsn: str, lock_seconds: float) -> None:
+def let_go(dsn: str) -> None:
     """End the session that is kept, if there is one."""
-    session = _idle.pop((dsn, lock_seconds, os.getpid()), None)
+    session = _idle.pop((dsn, os.getpid()), None)
     if session is not None:
         session.close()
 
 
-_idle: Final[dict[tuple[str, float, int], UpstreamConnection]] = {}
+_idle: Final[dict[tuple[str, int], UpstreamConnection]] = {}
 
 
 def patiently(action: Callable[[], T]) -> T:

@@ -4,12 +4,9 @@ ADBC reads columns as they are where that gives what changes give, and as text w
 it is COPY in text form. Either way values come out as the changes' do. Source: sources.md section 1, snapshot.
 """
 
-import importlib.util
-import struct
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,23 +15,17 @@ import pyarrow as pa
 from persist import Schema
 from persist.arrow import ArrowArray, ArrowField
 from persist_ingest.sources.port import BadRows, Changes, SourceFailure
-from persist_ingest.sources.postgres import session as sessions
-from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.catalog import literal, quoted
-from persist_ingest.sources.postgres.column_types import ColumnType
 from persist_ingest.sources.postgres.decoding import plain
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
-from persist_ingest.sources.postgres.pgoutput import Chunk
-from persist_ingest.sources.postgres.session import SETTINGS, UpstreamConnection, classify
-from persist_ingest.sources.postgres.values import Ints
+from persist_ingest.sources.postgres.rows import Columns, Holder, has_adbc, held
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 TASK_BYTES: Final = 16 << 20
 ROWS: Final = 65_536
 """Rows of one event at most."""
-_PIECES: Final = 20_000
-_PIECES_BYTES: Final = 16 << 20
-_NULL: Final = 0xFFFFFFFF
-_HEADER: Final = struct.Struct(">11sII")
+TASK_LOCK_SECONDS: Final = 10.0
+"""How long a task waits for its table, which holds nothing of it meanwhile."""
 _PAGES: Final = """
 SELECT pg_relation_size(%(table)s::int8::oid) / current_setting('block_size')::int8, current_setting('block_size')::int
 """
@@ -67,15 +58,22 @@ class SnapshotTask:
             yield self._changes(rows)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """The rows, with the columns of the schema. Raises BadRows, SourceFailure, LocationError."""
+        """The rows, with the columns of the schema, under the exported snapshot. Raises as ``rows_in``, and HeldUp."""
+        with self.held(TASK_LOCK_SECONDS) as holder:
+            yield from self.rows_in(holder)
+
+    def rows_in(self, holder: Holder) -> Iterator[pa.RecordBatch]:
+        """The rows that a session has which holds the table. Raises BadRows, SourceFailure, LocationError."""
+        (found,) = holder.rows(where_rows_are(self.table))
+        self._check_rows(found)
         fields = pa.schema([*self.schema.key, *self.schema.val])
         types = {column.called: column.type for column in self.table.columns}
         kinds = [types[field.name] for field in self._there]
-        with closing(self._by_adbc(kinds) if has_adbc() else self._by_copy(kinds)) as batches:
-            for columns in batches:
-                found = dict(zip((field.name for field in self._there), columns, strict=True))
+        with closing(holder.columns(self._columns, kinds, self._source)) as groups:
+            for columns in map(self._named, groups):
+                named = dict(zip((field.name for field in self._there), columns, strict=True))
                 count = len(columns[0])
-                arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in fields]
+                arrays = [named[field.name] if field.name in named else pa.nulls(count, field.type) for field in fields]
                 rows = pa.RecordBatch.from_arrays(arrays, schema=fields)
                 _check_keys(rows, self.table.export)
                 for begin in range(0, rows.num_rows, ROWS):
@@ -100,28 +98,22 @@ class SnapshotTask:
             export=self.table.export, rows=rows, offsets=offsets, diffs=plain(np.ones(count, np.int64), pa.int64())
         )
 
-    def _query(self, expressions: list[str]) -> str:
+    @property
+    def _source(self) -> str:
         limits = [f"ctid >= '({self.first},0)'"] if self.first else []
         limits += [f"ctid < '({self.last},0)'"] if self.last is not None else []
         limits += [f"({each})" for each in (self.table.row_filter, self.where) if each]
         where = f" WHERE {' AND '.join(limits)}" if limits else ""
-        return f"SELECT {', '.join(expressions)} FROM {self._only}{self._name}{where}"
-
-    def _begin(self) -> tuple[str, ...]:
-        return (
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
-            f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}",
-            *sessions.ended_when_still(),
-            f"LOCK TABLE {self._only}{self._name} IN ACCESS SHARE MODE",
-        )
+        return f"FROM {self.name}{where}"
 
     @property
-    def _only(self) -> str:
-        return "" if self.whole else "ONLY "
+    def name(self) -> str:
+        """The table, as SQL names it."""
+        return ("" if self.whole else "ONLY ") + quoted(self.table.schema, self.table.name)
 
-    @property
-    def _name(self) -> str:
-        return quoted(self.table.schema, self.table.name)
+    def held(self, lock_seconds: float | None = None) -> AbstractContextManager[Holder]:
+        """A session that holds the table, see ``held``."""
+        return held(self.dsn, self.name, snapshot=self.snapshot, adbc=has_adbc(), lock_seconds=lock_seconds)
 
     def _check_rows(self, found: tuple[int, ...]) -> None:
         """A table that was truncated or rewritten looks empty to older snapshots, hence to this one."""
@@ -132,42 +124,7 @@ class SnapshotTask:
                 export=self.table.export,
             )
 
-    def _by_adbc(self, kinds: list[ColumnType]) -> Generator[list[ArrowArray], None, None]:
-        from adbc_driver_manager import Error
-        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
-
-        names = self._columns
-        chosen = [name if kind.native else _shown(name) for name, kind in zip(names, kinds, strict=True)]
-        try:
-            with (
-                closing(dbapi.connect(self.dsn, autocommit=True)) as connection,
-                closing(connection.cursor()) as cursor,
-            ):
-                for setting in SETTINGS:
-                    cursor.execute(setting)
-                connection.adbc_connection.set_autocommit(False)
-                for statement in self._begin():
-                    cursor.execute(statement)
-                cursor.execute(where_rows_are(self.table))
-                self._check_rows(tuple(cursor.fetchone()))
-                cursor.execute(self._query(chosen))
-                for batch in _as_they_come(cursor.fetch_record_batch()):
-                    yield self._named([partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)])
-        except Error as error:
-            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
-
-    def _by_copy(self, kinds: list[ColumnType]) -> Generator[list[ArrowArray], None, None]:
-        names = self._columns
-        shown = [_shown(name) for name in names]
-        with UpstreamConnection(self.dsn) as session:
-            for statement in ("BEGIN", *self._begin()):
-                session.run(statement)
-            self._check_rows(session.row(where_rows_are(self.table)))
-            pieces = session.copied(f"COPY ({self._query(shown)}) TO STDOUT (FORMAT binary)")
-            for chunk in _chunks(pieces):
-                yield self._named(_columns(chunk, kinds))
-
-    def _named(self, columns: list[Callable[[], ArrowArray]]) -> list[ArrowArray]:
+    def _named(self, columns: Columns) -> list[ArrowArray]:
         """The columns, each made; a bad row is reported with where it is."""
         found = []
         for column, field in zip(columns, self._there, strict=True):
@@ -179,28 +136,10 @@ class SnapshotTask:
         return found
 
 
-def _as_they_come(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which has no sqlstate."""
-    try:
-        yield from reader
-    except OSError as error:
-        raise classify(None, str(error).splitlines()[0]) from None
-
-
-def _shown(name: str) -> str:
-    """What a type's output function says, as in changes; a cast to text says something else for some."""
-    return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END"
-
-
 def where_rows_are(table: PublishedTable) -> str:
     """SQL for which table has the name, and the number of its file."""
     named = f"CAST({literal(quoted(table.schema, table.name))} AS regclass)"
     return f"SELECT t::oid::int8, coalesce(pg_relation_filenode(t), 0)::int8 FROM {named} t"
-
-
-def has_adbc() -> bool:
-    """The faster way is installed (extra ``postgres-source``)."""
-    return importlib.util.find_spec("adbc_driver_postgresql") is not None
 
 
 def page_ranges(pages: int, page_bytes: int, tasks: int, task_bytes: int) -> list[tuple[int, int | None, int]]:
@@ -218,39 +157,6 @@ def _check_keys(rows: pa.RecordBatch, export: str) -> None:
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if column.null_count and not field.nullable:
             raise SourceFailure("a key column is null", hint="snapshot it again", export=export, column=field.name)
-
-
-def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:
-    """Rows of a binary COPY: each a count of columns, then lengths and values. Header and trailer are dropped."""
-    kept: list[bytes] = []
-    size = 0
-    for number, piece in enumerate(pieces):
-        row = piece[_HEADER.size :] if number == 0 else piece
-        if len(row) > 2:
-            kept.append(row)
-            size += len(row)
-        if len(kept) == _PIECES or size >= _PIECES_BYTES:
-            yield _chunk(kept)
-            kept, size = [], 0
-    if kept:
-        yield _chunk(kept)
-
-
-def _chunk(kept: list[bytes]) -> Chunk:
-    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
-    return Chunk(np.frombuffer(b"".join(kept), np.uint8), lengths)
-
-
-def _columns(chunk: Chunk, kinds: list[ColumnType]) -> list[Callable[[], ArrowArray]]:
-    at: Ints = chunk.starts + 2
-    found: list[Callable[[], ArrowArray]] = []
-    for kind in kinds:
-        lengths = chunk.words(at)
-        valid = lengths != _NULL
-        lengths = np.where(valid, lengths, 0)
-        found.append(partial(values.parse, kind, chunk.data, at + 4, lengths, valid))
-        at = at + 4 + lengths
-    return found
 
 
 def _stored(table: PublishedTable) -> list[PublishedTable]:

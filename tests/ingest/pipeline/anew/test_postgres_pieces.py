@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -328,6 +329,51 @@ def test_one_that_is_killed_anywhere_again_and_again_reads_each_piece_twice_at_m
     read = Counter((tmp_path / "log").read_text().splitlines())
     assert max(read.values()) <= 2, read
     assert len(read) > 10
+
+
+def test_who_lost_a_snapshot_to_another_leaves_it_to_that_one_for_longer(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "SILENT_MS", -1)
+    begun(here, shop)
+    rows, main, begins, goes_on = (
+        pieces.TablePiece.rows,
+        threading.current_thread(),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def slow(self: pieces.TablePiece) -> Any:
+        if threading.current_thread() is not main:
+            begins.set()
+            goes_on.wait()
+        yield from rows(self)
+
+    class Enough(Exception):
+        pass
+
+    def enough(rows: int) -> None:
+        raise Enough
+
+    def left() -> None:
+        with pytest.raises(Enough):
+            resnapshot(here, "shop", ITEMS, pace=Pace(rows=5), report=enough)
+
+    left()
+    monkeypatch.setattr(pieces.TablePiece, "rows", slow)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        begins.wait()
+        resnapshot(here, "shop", ITEMS)
+        goes_on.set()
+        pipeline.watch.wait()
+        assert pipeline.watch.silent_ms(ITEMS) == 2 * recording.SILENT_MS
+        left()
+        pipeline.step()
+        pipeline.watch.wait()
+        assert pipeline.watch.silent_ms(ITEMS) == recording.SILENT_MS
+        pipeline.step()
+    assert follows(here, shop)
 
 
 def test_a_pipeline_goes_on_with_what_was_left_and_the_status_says_how_far_it_is(here: Location, shop: Any) -> None:

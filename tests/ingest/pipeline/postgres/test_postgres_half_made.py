@@ -46,7 +46,7 @@ create(Location(directory=directory), name, "postgres", options)
 """
 PLACES = {
     "announced": "setup._chosen",
-    "publication made": "setup.lock",
+    "publication made": "setup._define",
     "slot made": "setup.snapshot_tasks",
     "recorded": "creation.set_up.after",
     "settled": "creation._begin",

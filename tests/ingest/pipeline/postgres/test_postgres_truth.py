@@ -12,7 +12,7 @@ from persist import PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
-from persist_ingest.sources.postgres import reader, snapshot, values
+from persist_ingest.sources.postgres import rows, session, snapshot, values
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.items"
@@ -95,8 +95,8 @@ def test_timeouts_of_sessions_do_not_hold_for_a_source(here: Location, shop: Any
 
 
 def test_large_values_are_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
-    chunks = list(snapshot._chunks(iter(rows)))
+    copied = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
+    chunks = list(rows._chunks(iter(copied)))
     assert [len(chunk) for chunk in chunks] == [5, 4]
     monkeypatch.setattr(values, "OFFSETS_END", 10)
     places = np.array([4, 0]), np.array([6, 6]), np.array([True, True])
@@ -236,7 +236,7 @@ def test_a_locked_table_keeps_no_other_waiting(here: Location, shop: Any) -> Non
 def test_what_has_to_look_into_a_locked_table_waits_and_can_be_stopped(
     here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(session, "LOCK_SECONDS", 0.1)
     monkeypatch.setattr(ingesting, "PATIENCE_SECONDS", 0.0)
     heard: list[PersistError] = []
 

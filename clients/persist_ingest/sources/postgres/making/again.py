@@ -22,14 +22,13 @@ from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
-from persist_ingest.sources.postgres.making.defining import check_alone, defined, lock
+from persist_ingest.sources.postgres.making.defining import check_alone, defined, locked
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import UpstreamConnection
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""
-LOCK_SECONDS: Final = 2.0
 _AGAIN: Final = "snapshot this table again (persist source resnapshot)"
 _ANEW: Final = "make a source of this table, and drop it from this one; or create the source again"
 _WATERMARK: Final = """
@@ -118,7 +117,7 @@ def begun_again(
 ) -> Iterator[TableAnew]:
     """See ReadsApart.snapshot_again."""
     with ExitStack() as stack:
-        session = stack.enter_context(UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS))
+        session = stack.enter_context(UpstreamConnection(definition.dsn))
         session.run("SET synchronous_commit = local")
         if begun is not None:
             yield _gone_on(session, begun, export, schema)
@@ -128,13 +127,11 @@ def begun_again(
         listed = check_alone(session, definition, known.schema, known.name)
         forms = catalog.forms(session, definition.publication, [listed.oid])
         check_identities(session, definition, known, forms[listed.oid])
-        with UpstreamConnection(definition.dsn) as holder:
-            lock(holder, [listed])
+        with locked(definition.dsn, listed) as holder:
             now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
             alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
             (table,) = (_renamed(schema, table) for table in alone.tables)
             order = Order.of(holder, table)
-            holder.run("COMMIT")
         grown = _grown(schema, table)
         yield TableAnew(session, replace(alone, tables=(table,)), grown, order)
 

@@ -3,7 +3,8 @@
 Source: sources.md section 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -12,9 +13,9 @@ from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
-from persist_ingest.sources.postgres.session import UpstreamConnection
+from persist_ingest.sources.postgres.session import UpstreamConnection, ended_when_still
 
-LOCK_SECONDS: Final = 10
+LOCK_SECONDS: Final = 10.0
 _STRICT_IDENTITY: Final = 180_000
 _GENERATED: Final = """
 SELECT attname FROM pg_attribute
@@ -54,12 +55,17 @@ def check_generated(session: UpstreamConnection, table: Listed) -> None:
         )
 
 
-def lock(holder: UpstreamConnection, tables: Sequence[Listed]) -> None:
-    """Keep the form of tables as it is, until the transaction that begins here ends."""
-    names = ", ".join(("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name) for table in tables)
-    holder.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
-    holder.run("BEGIN")
-    holder.run(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+@contextmanager
+def locked(dsn: str, table: Listed) -> Iterator[UpstreamConnection]:
+    """A session in a transaction that keeps the form of a table as it is. Raises HeldUp.
+
+    While it lasts nothing is asked for in another session, which what alters the table would keep waiting.
+    """
+    name = ("" if table.kind == "p" else "ONLY ") + quoted(table.schema, table.name)
+    with UpstreamConnection(dsn, lock_seconds=LOCK_SECONDS) as holder:
+        holder.run("; ".join(["BEGIN", *ended_when_still(), f"LOCK TABLE {name} IN ACCESS SHARE MODE"]))
+        yield holder
+        holder.run("COMMIT")
 
 
 def defined(
@@ -68,7 +74,7 @@ def defined(
     chosen: Sequence[Listed],
     excluded: Mapping[int, Sequence[str]],
 ) -> PostgresDefinition:
-    """The definition with these tables as they are now, under the lock, without the excluded columns."""
+    """The definition with these tables as they are now, in this transaction, without the excluded columns."""
     # Before what the publication has: what changes in between is another version at the first look.
     forms = catalog.forms(holder, definition.publication, [table.oid for table in chosen])
     names = [(table.schema, table.name) for table in chosen]

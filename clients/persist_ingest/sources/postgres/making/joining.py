@@ -1,7 +1,6 @@
 """Tables that join a source, and leave it. Source: sources.md section 1, semantics seen (publication membership)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from persist import InvalidArgument
 from persist_ingest.sources.port import Joined, SourceFailure
@@ -10,25 +9,21 @@ from persist_ingest.sources.postgres.catalog import Listed, quoted
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications
-from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, initial_schema, lock
+from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, initial_schema, locked
 from persist_ingest.sources.postgres.making.options import parse_table
 from persist_ingest.sources.postgres.session import UpstreamConnection
-
-LOCK_SECONDS: Final = 2.0
 
 
 def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
     """See Joins."""
     names = parse_table(name)
-    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn) as session:
         check_upstream(session, definition.of(()))
         listed = _listed(session, definition, names)
         if not lenient:
             listed = check_alone(session, definition, *names)
-        with UpstreamConnection(definition.dsn) as holder:
-            lock(holder, [listed])
+        with locked(definition.dsn, listed) as holder:
             alone = defined(holder, definition, [listed], {listed.oid: definition.withheld.get(listed.export, ())})
-            holder.run("COMMIT")
         (table,) = alone.tables
         if not lenient and table.form is not None:
             check_identities(session, definition, table, table.form)
@@ -67,7 +62,7 @@ def part(definition: PostgresDefinition, export: str) -> None:
     (table,) = definition.of({export}).tables
     if not definition.mark:
         return
-    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn) as session:
         found = catalog.named_tables(session, definition.publication, [(table.schema, table.name)])
         if found and found[0].published and publications.is_alone(session, definition.publication, definition.mark):
             session.run(
@@ -80,6 +75,6 @@ def joinable(definition: PostgresDefinition) -> Sequence[str]:
     if not definition.everything:
         return ()
     known = {table.export.lower() for table in definition.tables} | {each.lower() for each in definition.left_out}
-    with UpstreamConnection(definition.dsn, lock_seconds=LOCK_SECONDS) as session:
+    with UpstreamConnection(definition.dsn) as session:
         there = catalog.published_tables(session, definition.publication)
     return [quoted(each.schema, each.name) for each in there if each.export.lower() not in known and each.kind in "rp"]

@@ -1,7 +1,8 @@
 """Setting a PostgreSQL source up: checks, replica identities, publication, slot with snapshot; and undoing that.
 
-Tables are locked against changes of their form (ACCESS SHARE) until the slot is there, so that it and the definition
-agree. No longer: a session that waits for that lock to end makes all others wait. Source: sources.md section 1.
+What tables are is read under the snapshot that the slot exports, so that it and the definition agree. No table is
+locked for that: the slot waits for transactions that write, and one of them may be going to alter a table.
+Source: sources.md section 1.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,7 +35,6 @@ from persist_ingest.sources.postgres.making.defining import (
     defined,
     initial_schema,
     is_by_key,
-    lock,
 )
 from persist_ingest.sources.postgres.making.options import Options, parse_options
 from persist_ingest.sources.postgres.making.over import taken_over
@@ -44,7 +44,7 @@ from persist_ingest.sources.postgres.snapshot import snapshot_tasks
 
 VERSION_MIN: Final = 140_000
 ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
-LOCK_SECONDS: Final = 10
+LOCK_SECONDS: Final = 10.0
 
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
@@ -80,7 +80,7 @@ class PostgresSource:
         undo: list[_Step] = []
         try:
             with ExitStack() as stack:
-                session = stack.enter_context(UpstreamConnection(dsn))
+                session = stack.enter_context(UpstreamConnection(dsn, lock_seconds=LOCK_SECONDS))
                 _check_server(session)
                 slots.free(session, parsed)
                 announce({"dsn": dsn, "publication": parsed.publication, "mark": mark})
@@ -91,7 +91,7 @@ class PostgresSource:
 
     def clear(self, announced: Fields) -> None:
         """See Announces."""
-        with UpstreamConnection(announced["dsn"]) as session:
+        with UpstreamConnection(announced["dsn"], lock_seconds=LOCK_SECONDS) as session:
             publications.leave(session, announced["publication"], announced["mark"])
 
     def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
@@ -140,7 +140,7 @@ class PostgresSource:
         self._drop(given, given.slot_point if bound is None else bound.bound(0) or 0)
 
     def _drop(self, given: PostgresDefinition, most: int) -> None:
-        with UpstreamConnection(given.dsn) as session:
+        with UpstreamConnection(given.dsn, lock_seconds=LOCK_SECONDS) as session:
             server, _, database = catalog.identity(session)
             if (server, database) != (given.system, given.database):
                 return
@@ -176,12 +176,12 @@ def _begun(
     session: UpstreamConnection, options: Options, dsn: str, stack: ExitStack, undo: list[_Step], mark: str
 ) -> Beginning:
     chosen = _chosen(session, options, undo, mark)
-    holder = stack.enter_context(UpstreamConnection(dsn))
-    lock(holder, chosen)
     made = any(step.what == "publication" for step in undo)
-    definition = replace(_define(holder, options, dsn, chosen, made=made), mark=mark if made else "")
-    schemas = {table.export: initial_schema(table) for table in definition.tables}
-    exporter = stack.enter_context(UpstreamConnection(dsn, replication=True))
+    # What cannot be is said before others are waited for.
+    asked = _define(session, options, dsn, chosen, made=made)
+    _schemas(asked)
+    _check_readable(session, asked)
+    exporter = stack.enter_context(slots.exporter(dsn))
     fleeting = f"persist_new_{system().random_bytes(8).hex()}"
     point, snapshot = slots.make(session, exporter, fleeting)
 
@@ -189,9 +189,10 @@ def _begun(
         undo.append(_Step("slot", lambda later: slots.drop(later, options.slot, point, point)))
         session.rows(_COPY, {"fleeting": fleeting, "slot": options.slot})
 
-    check_trees(dsn, snapshot, definition)
-    definition = replace(definition, slot_point=point)
-    holder.run("COMMIT")
+    with _at(dsn, snapshot) as then:
+        definition = _define(then, options, dsn, chosen, made=made)
+    schemas = _schemas(definition)
+    definition = replace(definition, slot_point=point, mark=mark if made else "")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
     pieces = in_pieces(session, definition)
@@ -204,6 +205,19 @@ def _begun(
         pieces=pieces,
         settle=settle,
     )
+
+
+def _schemas(definition: PostgresDefinition) -> dict[str, Schema]:
+    """What the shards begin with. Raises SourceFailure."""
+    return {table.export: initial_schema(table) for table in definition.tables}
+
+
+def _check_readable(session: UpstreamConnection, definition: PostgresDefinition) -> None:
+    """This role may read what is to be read. Raises SourceFailure; HeldUp, where another session has a table."""
+    for table in definition.tables:
+        names = ", ".join(quoted(column.name) for column in table.columns)
+        only = "" if table.partitioned else "ONLY "
+        session.rows(f"SELECT {names} FROM {only}{quoted(table.schema, table.name)} LIMIT 0")
 
 
 def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
@@ -291,18 +305,13 @@ def _parts(session: UpstreamConnection, options: Options, tables: Sequence[Liste
     return [part for part in parts if part.kind == "r"]
 
 
-def check_trees(dsn: str, snapshot: str, definition: PostgresDefinition) -> None:
-    """The partitions of an exported snapshot are those of the definition. Raises Determinate: others came."""
-    roots = [table for table in definition.tables if table.partitioned]
-    known = {root.oid: {(part.oid, part.since) for part in root.form.parts} for root in roots if root.form}
-    if not known:
-        return
-    with UpstreamConnection(dsn) as session:
-        session.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+@contextmanager
+def _at(dsn: str, snapshot: str) -> Iterator[UpstreamConnection]:
+    """A session that sees what an exported snapshot has."""
+    with UpstreamConnection(dsn, lock_seconds=LOCK_SECONDS) as session:
+        session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         session.run(f"SET TRANSACTION SNAPSHOT {catalog.literal(snapshot)}")
-        found = catalog.trees(session, list(known))
-    if any(found.get(oid, set()) != parts for oid, parts in known.items()):
-        raise Determinate("partitions are just being attached or detached", hint="again later")
+        yield session
 
 
 def _check_there(option: str, named: Collection[tuple[str, ...]], there: Collection[tuple[str, ...]]) -> None:
@@ -389,7 +398,6 @@ def _identify(
     if before is None:
         (index,) = session.row(_INDEX, {"table": table.oid})
         before = f"USING INDEX {quoted(index)}"
-    session.run(f"SET lock_timeout = '{LOCK_SECONDS}s'")
     session.run(f"{statement} FULL")
     undo.append(_Step("identity", lambda later: _identify_again(later, table, f"{statement} {before}")))
 
@@ -403,7 +411,7 @@ def _identify_again(session: UpstreamConnection, table: Listed, statement: str) 
 def _define(
     holder: UpstreamConnection, options: Options, dsn: str, chosen: Sequence[Listed], *, made: bool
 ) -> PostgresDefinition:
-    """Everything as it is now, under the lock."""
+    """Everything as this session sees it."""
     server, timeline, database = catalog.identity(holder)
     publication = catalog.publication(holder, options.publication)
     if publication is None:

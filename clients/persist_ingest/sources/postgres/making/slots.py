@@ -66,10 +66,13 @@ def drop(session: UpstreamConnection, name: str, least: int, most: int) -> None:
     patiently(lambda: session.rows(sql, params))
 
 
+def exporter(dsn: str) -> UpstreamConnection:
+    """A session for ``make``, which waits for locks of others: statement_timeout does not hold for such commands."""
+    return UpstreamConnection(dsn, replication=True, lock_seconds=SLOT_SECONDS)
+
+
 def make(session: UpstreamConnection, exporter: UpstreamConnection, name: str) -> tuple[int, str]:
     """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
-    # It waits for their locks: statement_timeout does not hold for replication commands.
-    exporter.run(f"SET lock_timeout = '{SLOT_SECONDS}s'")
     try:
         answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
     except LocationError as error:

@@ -1,0 +1,184 @@
+"""A session that holds a table at one moment, and reads its rows there.
+
+SUBTLE: what is to be known of a table while it is held is asked for in the session that holds it. Where a second
+session of this process waited for a lock on it, a statement of another that alters the table could queue between the
+two: it waits for the first, the second for it, and the first for us, which PostgreSQL cannot see; and behind that
+statement wait all who use the table. Source: sources.md section 1; PostgreSQL documentation, explicit locking.
+"""
+
+import importlib.util
+import struct
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from persist.arrow import ArrowArray
+from persist.typed import SqlRow
+from persist_ingest.sources.postgres import values
+from persist_ingest.sources.postgres.column_types import ColumnType
+from persist_ingest.sources.postgres.pgoutput import Chunk
+from persist_ingest.sources.postgres.session import (
+    UpstreamConnection,
+    classify,
+    ended_when_still,
+    settings,
+)
+from persist_ingest.sources.postgres.values import Ints
+
+Columns: TypeAlias = list[Callable[[], ArrowArray]]
+
+_PIECES: Final = 20_000
+_PIECES_BYTES: Final = 16 << 20
+_NULL: Final = 0xFFFFFFFF
+_HEADER: Final = struct.Struct(">11sII")
+
+
+class Holder(Protocol):
+    """A session in a transaction that holds a table."""
+
+    def rows(self, sql: str) -> list[SqlRow]:
+        """All rows of a query that has few. Raises SourceFailure, LocationError."""
+        ...
+
+    def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
+        """These columns of what ``source`` says from FROM on, group by group. Raises as ``rows``."""
+        ...
+
+
+@contextmanager
+def held(
+    dsn: str, table: str, *, snapshot: str = "", adbc: bool, lock_seconds: float | None = None
+) -> Iterator[Holder]:
+    """A session that holds a table, as SQL names it, under an exported snapshot or one of its own.
+
+    SUBTLE: the lock comes before a snapshot of its own. So nothing empties or rewrites the table in between, which
+    would make it look empty to a snapshot that is older. Raises HeldUp: another session has the table, or waits for it.
+    """
+    statements = [
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+        *([f"SET TRANSACTION SNAPSHOT '{snapshot}'"] if snapshot else []),
+        *ended_when_still(),
+        f"LOCK TABLE {table} IN ACCESS SHARE MODE",
+    ]
+    if adbc:
+        with _by_adbc(dsn, statements, lock_seconds) as holder:
+            yield holder
+        return
+    with UpstreamConnection(dsn, lock_seconds=lock_seconds) as session:
+        for statement in ("BEGIN", *statements):
+            session.run(statement)
+        yield _ByCopy(session)
+
+
+def has_adbc() -> bool:
+    """The faster way is installed (extra ``postgres-source``)."""
+    return importlib.util.find_spec("adbc_driver_postgresql") is not None
+
+
+def shown(name: str) -> str:
+    """What a type's output function says, as in changes; a cast to text says something else for some."""
+    return f"CASE WHEN {name} IS NULL THEN NULL ELSE format('%s', {name}) END"
+
+
+@contextmanager
+def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) -> Iterator[Holder]:
+    from adbc_driver_manager import Error
+    from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
+
+    try:
+        with closing(dbapi.connect(dsn, autocommit=True)) as connection, closing(connection.cursor()) as cursor:
+            for setting in settings(lock_seconds):
+                cursor.execute(setting)
+            connection.adbc_connection.set_autocommit(False)
+            for statement in statements:
+                cursor.execute(statement)
+            yield _ByAdbc(cursor)
+    except Error as error:
+        raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+
+
+class _ByAdbc:
+    """Columns come as they are where that gives what changes give, and as text where it would not."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def rows(self, sql: str) -> list[SqlRow]:
+        from adbc_driver_manager import Error
+
+        try:
+            self._cursor.execute(sql)
+            return [tuple(row) for row in self._cursor.fetchall()]
+        except Error as error:
+            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+
+    def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
+        from adbc_driver_manager import Error
+
+        chosen = [name if kind.native else shown(name) for name, kind in zip(names, kinds, strict=True)]
+        try:
+            self._cursor.execute(f"SELECT {', '.join(chosen)} {source}")
+            for batch in _as_they_come(self._cursor.fetch_record_batch()):
+                yield [partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)]
+        except Error as error:
+            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+
+
+class _ByCopy:
+    """Columns come by COPY, all of them as text."""
+
+    def __init__(self, session: UpstreamConnection) -> None:
+        self._session = session
+
+    def rows(self, sql: str) -> list[SqlRow]:
+        return self._session.rows(sql)
+
+    def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
+        chosen = ", ".join(map(shown, names))
+        for chunk in _chunks(self._session.copied(f"COPY (SELECT {chosen} {source}) TO STDOUT (FORMAT binary)")):
+            yield _columns(chunk, kinds)
+
+
+def _as_they_come(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which has no sqlstate."""
+    try:
+        yield from reader
+    except OSError as error:
+        raise classify(None, str(error).splitlines()[0]) from None
+
+
+def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:
+    """Rows of a binary COPY: each a count of columns, then lengths and values. Header and trailer are dropped."""
+    kept: list[bytes] = []
+    size = 0
+    for number, piece in enumerate(pieces):
+        row = piece[_HEADER.size :] if number == 0 else piece
+        if len(row) > 2:
+            kept.append(row)
+            size += len(row)
+        if len(kept) == _PIECES or size >= _PIECES_BYTES:
+            yield _chunk(kept)
+            kept, size = [], 0
+    if kept:
+        yield _chunk(kept)
+
+
+def _chunk(kept: list[bytes]) -> Chunk:
+    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
+    return Chunk(np.frombuffer(b"".join(kept), np.uint8), lengths)
+
+
+def _columns(chunk: Chunk, kinds: Sequence[ColumnType]) -> Columns:
+    at: Ints = chunk.starts + 2
+    found: Columns = []
+    for kind in kinds:
+        lengths = chunk.words(at)
+        valid = lengths != _NULL
+        lengths = np.where(valid, lengths, 0)
+        found.append(partial(values.parse, kind, chunk.data, at + 4, lengths, valid))
+        at = at + 4 + lengths
+    return found
