@@ -165,7 +165,9 @@ class CatalogService:
         repeated: bool = False,
     ) -> DdlOutcome:
         """Carry out statements, as ``Execute`` does."""
-        return await (await self.serving()).executing.execute(statements, session, token, history, seen, repeated=repeated)
+        return await (await self.serving()).executing.execute(
+            statements, session, token, history, seen, repeated=repeated
+        )
 
     async def leads(self) -> None:
         """Raises NotWritable unless it leads."""

@@ -19,7 +19,7 @@ from services.catalog.test_catalog_truth import Losing
 from persist.client.collections.environment import Environment
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.ddl.statements import AdvanceHold, CreateTable, Drop, QualifiedName
-from persist.core.catalog.values import ObjectType
+from persist.core.catalog.values import ObjectType, Space
 from persist.core.data.schema import Schema
 from persist.core.ids import Token
 from persist.core.time.errors import DependentObjects
@@ -132,13 +132,22 @@ async def test_a_request_under_a_token_of_its_caller_stays_refused_behind_a_late
 
 
 async def test_a_statement_that_changed_nothing_changes_nothing_when_its_first_attempt_arrives():
-    async with standing(memory_place()) as (proxy, _, session):
+    place = memory_place()
+    async with standing(place) as (proxy, _, session):
         await session.execute("create table t (id bigint)")
         proxy.keeps = 1
         assert "skipping" in (await session.execute("create table if not exists t (id bigint)"))[-1].notice
         await session.execute("drop table t")
-        await proxy.arrive()
-        assert await found(session, "show tables") == []
+        async with catalog_server(place, generation=2) as later, client_of(place, settings=QUICK) as client:
+            await proxy.arrive(later.endpoint)
+            other = await client.environment(endpoints=later.endpoint)
+            assert [each async for each in tables_of(other)] == []
+
+
+async def tables_of(environment: Environment) -> AsyncIterator[str]:
+    for each in await environment.items(ObjectType.TABLE):
+        if each.id.space is Space.USER:
+            yield each.name.item
 
 
 LATE = {

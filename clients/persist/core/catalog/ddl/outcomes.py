@@ -81,4 +81,6 @@ class Moved:
 def _parsed(text: str) -> tuple[int, tuple[Move, ...]]:
     number, *words = text.split()
     parts = (word.split(":") for word in words)
-    return int(number), tuple(Move(Token.parse(name), bytes.fromhex(body), how == "refused") for name, body, how in parts)
+    return int(number), tuple(
+        Move(Token.parse(name), bytes.fromhex(body), how == "refused") for name, body, how in parts
+    )
