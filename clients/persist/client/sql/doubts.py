@@ -29,7 +29,7 @@ class TablesInDoubt:
         """A write into this table ended without an answer."""
         self._open[described.id] = described, table
 
-    async def settle(self, timeout: float) -> str:
+    async def settle(self, timeout: float | None) -> str:
         """Find out what came of all; what the user should know. Raises Determinate: it is not known yet of one."""
         told: list[str] = []
         self._news = {}

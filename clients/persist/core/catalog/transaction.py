@@ -74,7 +74,8 @@ class Batch:
     def rows(self, codec: RowCodec, ts: int, body: bytes = b"") -> list[tuple[Row, int]]:
         """The rows that go (-1) and come (1) when the batch is committed at ``ts``; with a token also its row.
 
-        No changes: no rows, not even that, unless it is ``always`` kept. ``body``: the fingerprint that is kept with the token.
+        No changes: no rows, not even that, unless it is kept ``always``. ``body``: the fingerprint that is kept with
+        the token.
         """
         if self.prepared is not None:
             rows = list(self.prepared.rows)

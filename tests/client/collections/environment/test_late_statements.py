@@ -141,13 +141,8 @@ async def test_a_statement_that_changed_nothing_changes_nothing_when_its_first_a
         async with catalog_server(place, generation=2) as later, client_of(place, settings=QUICK) as client:
             await proxy.arrive(later.endpoint)
             other = await client.environment(endpoints=later.endpoint)
-            assert [each async for each in tables_of(other)] == []
-
-
-async def tables_of(environment: Environment) -> AsyncIterator[str]:
-    for each in await environment.items(ObjectType.TABLE):
-        if each.id.space is Space.USER:
-            yield each.name.item
+            made = await other.items(ObjectType.TABLE)
+            assert [each.name for each in made if each.id.space is Space.USER] == []
 
 
 LATE = {
