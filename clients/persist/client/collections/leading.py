@@ -104,7 +104,7 @@ class Leading:
         unsure: list[Indeterminate] = []
 
         async def attempt(leader: "Leads | _Other") -> DdlOutcome:
-            # SUBTLE: what a leader refuses is final only where it was told that an attempt before may still come.
+            # SUBTLE: what a leader refuses is final only where the request says that an attempt before may still come.
             again = repeated or bool(unsure)
             if isinstance(leader, _Other):
                 return await leader.execute(statements, session, token, deadline, history, seen, repeated=again)

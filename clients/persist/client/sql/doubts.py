@@ -59,7 +59,7 @@ class TablesInDoubt:
     def check(self, described: Described) -> None:
         """Raise SqlFailed where a statement puts rows into a table just when rows put before came to light there.
 
-        It may be the same rows again, by someone who does not know that yet.
+        It may be the same rows again, by a user who does not know that yet.
         """
         if described.id in self._news:
             raise SqlFailed(

@@ -1,4 +1,4 @@
-"""What is wrong with one object is told to those who ask about it, and names in memory go on after what passes."""
+"""What is wrong with one object refuses those who ask about it alone, and names in memory go on after what passes."""
 
 import asyncio
 import os
