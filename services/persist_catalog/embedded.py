@@ -13,6 +13,7 @@ from persist.client.catalog.implementation import find_catalog
 from persist.client.collections.access import Access
 from persist.client.collections.seat import Seat
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
 from persist.wire.catalog.ddl import DdlOutcome
@@ -32,10 +33,17 @@ class Embedded:
         self._host = host
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """See ``Leads``."""
-        return await self._service.execute(statements, session, token, history)
+        return await self._service.execute(statements, session, token, history, seen, repeated=repeated)
 
     async def close(self) -> None:
         """Serve no more, and close the catalog."""

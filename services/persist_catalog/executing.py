@@ -13,6 +13,7 @@ from persist.client.collections.access import Access
 from persist.client.collections.control.duty import Gauges
 from persist.client.collections.leader import Leader
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.objects import FenceToken
@@ -45,11 +46,18 @@ class Executing:
         self._turn = asyncio.Lock()
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """See Leads. A server that follows leads from now on where no other can. Raises NotWritable, Fenced."""
         leader = await self.led()
-        return await leader.execute(statements, session, token, history)
+        return await leader.execute(statements, session, token, history, seen, repeated=repeated)
 
     async def led(self) -> Leader:
         """What executes, as long as this server leads. Raises NotWritable."""

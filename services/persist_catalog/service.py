@@ -20,6 +20,7 @@ from persist.client.collections.access import Access
 from persist.client.collections.seat import Occupied, Seat, take_seat
 from persist.client.shard.client import ShardClient
 from persist.core.catalog.ddl.described import SUPERUSER, Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
 from persist.core.catalog.kinds import ROLE
@@ -154,10 +155,19 @@ class CatalogService:
             await self._client.close()
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """Carry out statements, as ``Execute`` does."""
-        return await (await self.serving()).executing.execute(statements, session, token, history)
+        return await (await self.serving()).executing.execute(
+            statements, session, token, history, seen, repeated=repeated
+        )
 
     async def leads(self) -> None:
         """Raises NotWritable unless it leads."""

@@ -25,7 +25,7 @@ from persist.runtime import Runtime
 from persist.v1 import catalog_ddl_pb2 as pb_ddl
 from persist.v1 import catalog_pb2 as pb
 from persist.v1.catalog_pb2_grpc import CatalogServiceServicer
-from persist.wire.catalog.ddl import outcome_message, session_in, statement_in
+from persist.wire.catalog.ddl import outcome_message, seen_in, session_in, statement_in
 from persist.wire.catalog.rows import SIDES
 from persist.wire.catalog.rpc import (
     WriteSession,
@@ -307,7 +307,9 @@ class CatalogServicer(CatalogServiceServicer):
         statements = await self._runtime.offload(_statements_in, request) if large else _statements_in(request)
         token = Token.parse(request.token) if request.token else None
         it = await self._of(request)
-        outcome = await it.executing.execute(statements, session, token, history_in(request))
+        outcome = await it.executing.execute(
+            statements, session, token, history_in(request), seen_in(request), repeated=request.repeated
+        )
         self._telemetry.count("persist_catalog_statements_total", by=len(statements))
         return outcome_message(outcome)
 

@@ -1512,11 +1512,17 @@ class ExecuteRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEARCH_PATH_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """token of the request, t and a UUID: the same when it is repeated, which then returns the first outcome."""
     history: _builtins.int
     """history of the catalog that the statements come of, as GetStatusResponse reports it. Unset: any. What a restore
     took back is not executed behind it: fails with REASON_HISTORY_REWOUND.
+    """
+    repeated: _builtins.bool
+    """repeated: an earlier attempt under this token may have been sent. A refusal is committed under the token, then,
+    before it is answered: the earlier attempt changes nothing, whenever it arrives. Needs a token.
     """
     @_builtins.property
     def statements(self) -> _containers.RepeatedCompositeFieldContainer[Global___DdlStatement]:
@@ -1526,6 +1532,14 @@ class ExecuteRequest(_message.Message):
     def search_path(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchPathEntry]:
         """search_path of bare names, in order. Empty: persist.public."""
 
+    @_builtins.property
+    def seen(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenName]:
+        """seen: what names of the statements meant to who sends this, before the first of them is executed. Where a name has
+        come to mean another object, nothing is executed: fails with REASON_CATALOG_NAME_CHANGED. So a request that stood
+        still on its way does not change what was created since under a name. Of names that are not here nothing is
+        checked: the statements act on what has them when the request arrives.
+        """
+
     def __init__(
         self,
         *,
@@ -1533,16 +1547,50 @@ class ExecuteRequest(_message.Message):
         token: _builtins.str = ...,
         search_path: _abc.Iterable[Global___SearchPathEntry] | None = ...,
         history: _builtins.int | None = ...,
+        seen: _abc.Iterable[Global___SeenName] | None = ...,
+        repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "search_path", b"search_path", "statements", b"statements", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history", "repeated", b"repeated", "search_path", b"search_path", "seen", b"seen", "statements", b"statements", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
     _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
+
+@_typing.final
+class SeenName(_message.Message):
+    """SeenName says what a name meant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    type: _catalog_objects_pb2.CatalogObjectType.ValueType
+    """type: DATABASE, SCHEMA, ROLE or CLUSTER for names of these. Anything else: an item, of whatever type."""
+    id: _builtins.str
+    """id of what had the name, such as u12. Empty: nothing had it."""
+    @_builtins.property
+    def name(self) -> Global___ObjectName:
+        """name as it stands in the statement."""
+
+    def __init__(
+        self,
+        *,
+        type: _catalog_objects_pb2.CatalogObjectType.ValueType = ...,
+        name: Global___ObjectName | None = ...,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeenName: _TypeAlias = SeenName  # noqa: Y015
 
 @_typing.final
 class ExecutedStatement(_message.Message):

@@ -146,6 +146,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """REASON_CATALOG_UNKNOWN_OBJECT: nothing in the catalog has this name; "near" has names that are like it."""
     REASON_CATALOG_PRIVILEGE_MISSING: _Reason.ValueType  # 52
     """REASON_CATALOG_PRIVILEGE_MISSING: the role may not do this; "privilege", "kind" and "name" say what it lacks."""
+    REASON_CATALOG_NAME_CHANGED: _Reason.ValueType  # 53
+    """REASON_CATALOG_NAME_CHANGED: a name means another object by now than when the request was made. Nothing happened."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is the stable name of an error, the same in Python and in gRPC."""
@@ -256,6 +258,8 @@ REASON_CATALOG_UNKNOWN_OBJECT: Reason.ValueType  # 51
 """REASON_CATALOG_UNKNOWN_OBJECT: nothing in the catalog has this name; "near" has names that are like it."""
 REASON_CATALOG_PRIVILEGE_MISSING: Reason.ValueType  # 52
 """REASON_CATALOG_PRIVILEGE_MISSING: the role may not do this; "privilege", "kind" and "name" say what it lacks."""
+REASON_CATALOG_NAME_CHANGED: Reason.ValueType  # 53
+"""REASON_CATALOG_NAME_CHANGED: a name means another object by now than when the request was made. Nothing happened."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final

@@ -95,6 +95,7 @@ TABLE: Final[Mapping[type[PersistError], StatusRow]] = {
     catalog.UniquenessViolation: StatusRow(ALREADY_EXISTS, pb.REASON_CATALOG_UNIQUENESS_VIOLATION),
     catalog.UnknownObject: StatusRow(NOT_FOUND, pb.REASON_CATALOG_UNKNOWN_OBJECT),
     catalog.PrivilegeMissing: StatusRow(PERMISSION_DENIED, pb.REASON_CATALOG_PRIVILEGE_MISSING),
+    catalog.NameChanged: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_NAME_CHANGED),
     catalog.OutOfSync: StatusRow(ABORTED, pb.REASON_CATALOG_OUT_OF_SYNC),
     catalog.IdExhaustion: StatusRow(RESOURCE_EXHAUSTED, pb.REASON_CATALOG_ID_EXHAUSTION),
     catalog.IncompatibleDataVersion: StatusRow(FAILED_PRECONDITION, pb.REASON_CATALOG_INCOMPATIBLE_DATA_VERSION),

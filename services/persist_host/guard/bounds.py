@@ -40,6 +40,7 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "CatalogFootprint.names": ROWS_MAX,
     "ExecuteRequest.statements": 1_000,
     "ExecuteRequest.search_path": 64,
+    "ExecuteRequest.seen": ROWS_MAX,
     "DescribeRequest.search_path": 64,
     "DescribeRequest.types": 64,
     "TableSchema.columns": 4_000,

@@ -231,7 +231,8 @@ class CatalogTransaction(Held):
     the same catalog opened again. When the snapshot moved on since the last operation, every operation first looks
     whether that matters, and raises OutOfSync if so: run it again with a new transaction.
     Append-only kinds are written only. ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all
-    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process.
+    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process. ``always``:
+    its token is kept also if it changes nothing.
     """
 
     _inner: AioCatalogTransaction

@@ -64,11 +64,13 @@ class Environment(Held):
     ) -> tuple[Executed, ...]:
         """Carry out statements as one transaction; what became of each. The first one begins the environment.
 
-        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. What it changed
-        is in ``view`` afterwards. Raises UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation and
-        others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the location
-        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the leader
-        does not answer).
+        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. On the objects
+        that its names mean when this is called, whenever it arrives. What it changed is in ``view`` afterwards. What
+        was refused does not happen later; under its token it is refused from then on. Raises NameChanged (a name means
+        another object by now: give it again), UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation
+        and others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the
+        location was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the
+        leader does not answer).
         """
         return self._run(self._inner.execute(*statements, session=session, token=token, timeout=timeout))
 

@@ -4,11 +4,12 @@ Source: catalog-semantics.md section 1.3 (idempotent commits).
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from persist.core.catalog.kinds import COMMIT
+from persist.core.catalog.ddl.outcomes import made_key
+from persist.core.catalog.kinds import COMMIT, SETTING
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change, Snapshot
@@ -30,12 +31,12 @@ class Commits:
         self._order: deque[CommitKey] | None = None
 
     def pruned(self, adding: int = 1) -> list[tuple[Row, int]]:
-        """What to retract with a commit that adds a token, or several."""
+        """What to retract with a commit that adds a token, or several: with a token what was made under it."""
         if self._order is None:
             known = self._snapshot.objects(COMMIT).items()
             self._order = deque(key for key, _ in sorted(known, key=lambda each: each[1].ts))
         over = min(len(self._order) + adding - self._kept, PRUNED_MAX * adding)
-        return [(self._row(key), -1) for key in islice(self._order, max(over, 0))]
+        return [(row, -1) for key in islice(self._order, max(over, 0)) for row in self._rows(key)]
 
     def saw(self, changes: Iterable[Change]) -> None:
         """The snapshot took these over."""
@@ -46,5 +47,8 @@ class Commits:
                 if change.after is not None:
                     self._order.append(change.key)
 
-    def _row(self, key: CommitKey) -> Row:
-        return self._codec.encode(COMMIT.tag, key, self._snapshot.get(COMMIT, key))
+    def _rows(self, key: CommitKey) -> Iterator[Row]:
+        yield self._codec.encode(COMMIT.tag, key, self._snapshot.get(COMMIT, key))
+        made = made_key(key.token)
+        if (there := self._snapshot.get(SETTING, made)) is not None:
+            yield self._codec.encode(SETTING.tag, made, there)

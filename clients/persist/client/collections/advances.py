@@ -7,10 +7,13 @@ done at once; those that come within the pause that follows go together. Source:
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold
+from persist.core.ids import Token
 from persist.errors import Overloaded
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
@@ -21,7 +24,19 @@ PAUSE_SECONDS: Final = 0.2
 TOGETHER_MAX: Final = 1_000
 WAITING_MAX: Final = 50_000
 
-Asked: TypeAlias = tuple[AdvanceHold | Acknowledge, Session]
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to move one position; ``body`` stands for it. ``repeated``: an attempt before it may still come."""
+
+    statement: AdvanceHold | Acknowledge
+    session: Session
+    token: Token
+    body: bytes
+    seen: tuple[Seen, ...] = ()
+    repeated: bool = False
+
+
 Flush: TypeAlias = Callable[[Sequence[Asked]], Awaitable[Sequence[DdlOutcome | Exception]]]
 
 
@@ -36,12 +51,12 @@ class Advances:
         self._next = float("-inf")
         self._working: asyncio.Task[None] | None = None
 
-    async def put(self, statement: AdvanceHold | Acknowledge, session: Session) -> DdlOutcome:
+    async def put(self, asked: Asked) -> DdlOutcome:
         """What became of one of them. Raises its error, Overloaded, LocationError."""
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded("too many holds and cursors are being moved", hint="retry", retry_after_ms=1000)
         outcome: asyncio.Future[DdlOutcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((statement, session), outcome))
+        self._waiting.append((asked, outcome))
         if self._working is None or self._working.done():
             self._working = self._tasks.start(self._work())
         return await outcome

@@ -7,6 +7,7 @@ this process where no other is found. Source: design documents 4 and 5; docs/cat
 import asyncio
 import contextlib
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from persist.client.shard.handles import Closes
 from persist.client.shard.times import TimeLike
 from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.ddl.seen import Seen, seen_by
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
@@ -34,9 +36,11 @@ from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
 from persist.core.names import catalog_shard
 from persist.core.time.isolation import Isolation
-from persist.errors import HistoryRewound, LocationError, PersistError, ShardNotFound, UnsafeConfiguration
+from persist.errors import HistoryRewound, PersistError, ShardNotFound
 from persist.extras import extra
 from persist.retry.tasks import Tasks
+
+_log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 60.0
 """How long one wait for changes lasts; a pause between those that failed is much shorter."""
@@ -142,20 +146,23 @@ class Environment(Closes):
     ) -> tuple[Executed, ...]:
         """Carry out statements as one transaction; what became of each. The first one begins the environment.
 
-        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. What it changed
-        is in ``view`` afterwards. Raises UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation and
-        others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the location
-        was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the leader
-        does not answer).
+        Executed once by the leader; so that a repetition is the same request, too, give a ``token``. On the objects
+        that its names mean when this is called, whenever it arrives. What it changed is in ``view`` afterwards. What
+        was refused does not happen later; under its token it is refused from then on. Raises NameChanged (a name means
+        another object by now: give it again), UnknownObject, PrivilegeMissing, DependentObjects, UniquenessViolation
+        and others that say what is wrong with a statement, NotWritable (none may lead here), HistoryRewound (the
+        location was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the
+        leader does not answer).
         """
         asked = token or Token.of(self._location.runtime.random_bytes(16))
-        history = None
-        if self._catalog is not None:
+        acting, history, seen = session or self.session, None, tuple[Seen, ...]()
+        with contextlib.suppress(Uninitialized):
             # What is asked for comes of what is known here, as a time that a cursor reached: a restore takes it back.
-            await self.strict_view()
-            history = self._catalog.history
+            view = await self.strict_view()
+            seen = seen_by(view, statements, acting)
+            history = None if self._catalog is None else self._catalog.history
         outcome = await self._leading.execute(
-            statements, session or self.session, asked, history=history, timeout=timeout
+            statements, acting, asked, history=history, seen=seen, repeated=token is not None, timeout=timeout
         )
         # SUBTLE: it is done, whatever keeps this from showing it, such as a store that is away: the next look says so.
         with contextlib.suppress(PersistError):
@@ -373,7 +380,7 @@ class Environment(Closes):
 
     async def _follow(self, catalog: ReadOnlyCatalog) -> None:
         """Take over what is committed, as long as that is possible; what ends it is raised by the next look."""
-        runtime, pause = self._location.runtime, self._location.settings.retry_max_ms / 1000
+        runtime, pause, trouble = self._location.runtime, self._location.settings.retry_max_ms / 1000, ""
         while True:
             upper = catalog.upper
             try:
@@ -382,9 +389,14 @@ class Environment(Closes):
                 continue
             except HistoryRewound:
                 return
-            except (LocationError, UnsafeConfiguration):
-                # It may be there again, as files that were replaced for a while.
+            except PersistError as error:
+                # It may pass: files that were replaced for a while are there again, and a lease is taken anew.
+                if str(error) != trouble:
+                    _log.warning("the environment %s is not followed at present: %s", self.name, error)
+                trouble = str(error)
                 await runtime.sleep(pause)
+            else:
+                trouble = ""
 
     async def _sync(self, catalog: ReadOnlyCatalog, target: int | None = None, timeout: float | None = None) -> None:
         """Take over what was committed, into memory and what is shown of it, without a pause between the two."""

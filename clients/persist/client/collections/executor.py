@@ -7,7 +7,7 @@ and cursors, wait a little and go together: see ``advances``. Source: collection
 
 import asyncio
 import contextlib
-import re
+import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,20 +15,24 @@ from typing import Final
 
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.collections.advances import Advances, Asked
-from persist.client.collections.ports import Storage
+from persist.client.collections.moving import BEFORE, OF_ALL, Moving, other_request, refused_before
+from persist.client.collections.ports import UNFIT, Storage
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
-from persist.core.catalog.ddl.plan import plan, plan_advances, touched
-from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, QualifiedName, Statement
+from persist.core.catalog.ddl.outcomes import made_key, made_of, made_text
+from persist.core.catalog.ddl.plan import plan, touched
+from persist.core.catalog.ddl.planning.creating import gone_key
+from persist.core.catalog.ddl.seen import Seen, check_seen
+from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, Statement, tag_of
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
-from persist.core.catalog.fingerprints import first_outcome
-from persist.core.catalog.kinds import COMMIT
-from persist.core.catalog.objects import CommitKey
+from persist.core.catalog.fingerprints import first_outcome, refused_body
+from persist.core.catalog.kinds import COMMIT, ITEM, SETTING
+from persist.core.catalog.objects import CommitKey, ItemKey, Setting
 from persist.core.catalog.transaction import CatalogTransaction
-from persist.core.ids import Token
-from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded
+from persist.core.ids import ShardId, Token
+from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded, PersistError
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import Tasks, outcome_of
 from persist.runtime import Runtime
@@ -52,10 +56,28 @@ _MOVES: Final = (AdvanceHold, Acknowledge)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Request:
+    """``body`` stands for what it wants; ``repeated``: an attempt before this one may still come."""
+
+    statements: tuple[Statement, ...]
+    session: Session
+    token: Token
+    body: bytes
+    seen: tuple[Seen, ...] = ()
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
     body: bytes
     task: "asyncio.Task[DdlOutcome]"
     request_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    body: bytes
+    outcome: DdlOutcome | PersistError
 
 
 class Executor:
@@ -73,39 +95,52 @@ class Executor:
         self._turn = asyncio.Lock()
         self._tasks = Tasks()
         self._working = 0
-        self._running: dict[Token, _Known] = {}
-        self._done: OrderedDict[Token, _Known] = OrderedDict()
+        self._running: dict[Token, _Running] = {}
+        self._done: OrderedDict[Token, _Done] = OrderedDict()
         self._done_bytes = 0
+        self._moving = Moving(
+            catalog, storage, environment, committed=self._committed, backoff=self._backoff, runtime=runtime
+        )
         self._advances = Advances(self._flush, runtime=runtime, tasks=self._tasks)
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, *, token: Token | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        *,
+        token: Token | None = None,
+        seen: Sequence[Seen] = (),
+        repeated: bool = False,
     ) -> DdlOutcome:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
-        Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
+        ``seen``: what names meant to who asks. What is refused under a token is refused from then on; where it is a
+        ``repeated`` attempt that is in the catalog before this raises, so that no later leader carries out an earlier
+        one. Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
-        InvalidArgument (the token was that of others), Overloaded, Fenced, LocationError (Indeterminate: closed
-        meanwhile).
+        NameChanged, InvalidArgument (the token was that of others, or what it asks for was refused by a leader before),
+        Overloaded, Fenced, LocationError (Indeterminate: closed meanwhile).
         """
         statements = tuple(statements)
         if not 0 < len(statements) <= STATEMENTS_MAX:
             raise InvalidArgument(
                 "a request has statements", hint=f"one to {STATEMENTS_MAX}", statements=len(statements)
             )
-        token = token or Token.of(self._runtime.random_bytes(16))
+        token, repeated = token or Token.of(self._runtime.random_bytes(16)), repeated and token is not None
         if len(statements) == 1 and isinstance(statements[0], _MOVES):
             body, size = weighed(statements, session)
         else:
             body, size = await self._runtime.offload(weighed, statements, session)
         known = self._running.get(token) or self._done.get(token)
         if known is None:
-            known = self._begin(statements, session, token, body, size)
+            known = self._begin(_Request(statements, session, token, body, tuple(seen), repeated), size)
         elif known.body != body:
-            raise InvalidArgument(
-                "other statements came under this token", hint="each request has a token of its own", token=token
-            )
-        return await outcome_of(known.task, "who led was ended while it carried this out")
+            raise other_request(token)
+        if isinstance(known, _Running):
+            return await outcome_of(known.task, "who led was ended while it carried this out")
+        if isinstance(known.outcome, PersistError):
+            raise copy.copy(known.outcome)
+        return known.outcome
 
     async def begin(self) -> None:
         """Make what an environment begins with, unless it is there. Raises Fenced, LocationError."""
@@ -116,94 +151,140 @@ class Executor:
         """End what is under way; its outcome is that of the catalog."""
         await self._tasks.close()
 
-    def _begin(
-        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes, size: int
-    ) -> _Known:
+    def _begin(self, asked: _Request, size: int) -> _Running:
         if self._working and self._working + size > WORK_BYTES_MAX:
             raise Overloaded("too many statements are worked on", hint="ask later", retry_after_ms=_RETRY_MS)
-        known = _Known(body, self._tasks.start(self._execute(statements, session, token, body)), size)
+        known = _Running(asked.body, self._tasks.start(self._execute(asked)), size)
         self._working += size
-        self._running[token] = known
-        known.task.add_done_callback(lambda _: self._ended(token, known))
+        self._running[asked.token] = known
+        known.task.add_done_callback(lambda _: self._ended(asked.token, known))
         return known
 
-    def _ended(self, token: Token, known: _Known) -> None:
-        """Remember what it came to, within bounds."""
+    def _ended(self, token: Token, known: _Running) -> None:
+        """Remember what it came to, within bounds: refusals too, or what was refused could happen when it comes again.
+
+        SUBTLE: an error as it was raised would keep all that its frames name.
+        """
         self._working -= known.request_bytes
         del self._running[token]
-        if known.task.cancelled() or known.task.exception() is not None:
-            # What was refused may be asked again: nothing of it happened, or it is found in the catalog.
+        if known.task.cancelled():
             return
-        self._done[token] = known
-        self._done_bytes += _bytes_of(known.task.result())
+        error = known.task.exception()
+        if error is not None and not _is_refusal(error):
+            # It may be asked again: nothing of it happened, or it is found in the catalog.
+            return
+        outcome = known.task.result() if error is None else _bare(error)
+        self._done[token] = _Done(known.body, outcome)
+        self._done_bytes += _bytes_of(outcome)
         while len(self._done) > REMEMBERED_MAX or self._done_bytes > REMEMBERED_BYTES_MAX:
             _, oldest = self._done.popitem(last=False)
-            self._done_bytes -= _bytes_of(oldest.task.result())
+            self._done_bytes -= _bytes_of(oldest.outcome)
 
-    async def _execute(
-        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes
-    ) -> DdlOutcome:
-        if len(statements) == 1 and isinstance(statements[0], _MOVES):
-            return await self._advances.put(statements[0], session)
+    async def _execute(self, asked: _Request) -> DdlOutcome:
+        if len(asked.statements) == 1 and isinstance(asked.statements[0], _MOVES):
+            return await self._advances.put(
+                Asked(asked.statements[0], asked.session, asked.token, asked.body, asked.seen, asked.repeated)
+            )
         async with self._turn:
             await self._begun()
-            return await self._transact(statements, session, token, body)
+            try:
+                return await self._transact(asked)
+            except PersistError as refused:
+                if not asked.repeated or not _is_told(refused):
+                    raise
+                done = await self._refused(asked)
+                if done is None:
+                    raise
+                return done
 
-    async def _transact(
-        self, statements: tuple[Statement, ...], session: Session, token: Token, body: bytes
-    ) -> DdlOutcome:
+    async def _transact(self, asked: _Request) -> DdlOutcome:
         backoff = self._backoff()
         while True:
-            done = self._catalog.get(COMMIT, CommitKey(str(token)))
+            done = self._before(asked)
             if done is not None:
-                first_outcome(token, done, body)
-                return DdlOutcome(self._again(statements, session), self._catalog.upper)
-            transaction = self._catalog.transaction(token=token)
-            transaction.told_body = body
+                return done
+            transaction = self._catalog.transaction(token=asked.token)
+            transaction.told_body = asked.body
             try:
-                effects, executed = await self._planned(transaction, statements, session)
+                check_seen(CatalogView.at(transaction.snapshot), asked.seen, asked.session)
+                effects, executed = await self._planned(transaction, asked.statements, asked.session)
+                # SUBTLE: what changes nothing now could change something when an earlier attempt arrives.
+                if asked.repeated or transaction.batch().changes:
+                    transaction.set(SETTING, made_key(asked.token), Setting(made_text(executed)))
                 return DdlOutcome(executed, await self._committed(transaction, effects))
-            except OutOfSync:
+            except OutOfSync as error:
                 if not await backoff.pause():
                     raise
+                if (shard := error.details.get(UNFIT)) is not None:
+                    await self._set_aside(ShardId.parse(str(shard)))
 
-    def _again(self, statements: tuple[Statement, ...], session: Session) -> tuple[Executed, ...]:
-        """What is known of statements that another leader committed: their tags, and what has their names by now."""
+    async def _set_aside(self, shard: ShardId) -> None:
+        """No item begins with this shard any more: that of its name is made under an id of its own."""
+        transaction = self._catalog.transaction()
+        transaction.set(SETTING, gone_key(shard), Setting("columns of others"))
+        with contextlib.suppress(OutOfSync):
+            await self._commit(transaction)
+
+    async def _refused(self, asked: _Request) -> DdlOutcome | None:
+        """Commit a fence: from then on no attempt under the token does anything. Returns the outcome of one that did.
+
+        Raises LocationError: it is not known, then, whether an earlier attempt will.
+        """
+        backoff = self._backoff()
+        while True:
+            done = self._before(asked, is_refused=True)
+            if done is not None or self._is_refused(asked):
+                return done
+            transaction = self._catalog.transaction(token=asked.token)
+            transaction.told_body = refused_body(asked.body)
+            transaction.always = True
+            try:
+                await self._commit(transaction)
+            except OutOfSync:
+                if not await backoff.pause():
+                    raise Indeterminate(
+                        "it was refused, but an earlier attempt of it may still happen",
+                        hint="repeat it under its token",
+                        token=asked.token,
+                    ) from None
+            else:
+                return None
+
+    def _is_refused(self, asked: _Request) -> bool:
+        done = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
+        return done is not None and done.body == refused_body(asked.body)
+
+    def _before(self, asked: _Request, *, is_refused: bool = False) -> DdlOutcome | None:
+        """What came of it when it was carried out before: tags, and what was made or changed then, by what names these
+        have now. Raises InvalidArgument: it was refused then (unless ``is_refused``), or it was another request.
+        """
+        done = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
+        if done is None:
+            return None
+        if self._is_refused(asked):
+            if is_refused:
+                return None
+            raise refused_before(asked.token)
+        first_outcome(asked.token, done, asked.body)
         view = CatalogView.at(self._catalog.transaction().snapshot)
-        found = []
-        for statement in statements:
-            name = getattr(statement, "name", None)
-            id = view.find(name, session) if isinstance(name, QualifiedName) else None
-            full = "" if id is None else str(view.name_of(id))
-            found.append(Executed(tag_of(statement), id, full, "this was done before"))
-        return tuple(found)
+        made = made_of(self._catalog.get(SETTING, made_key(asked.token)), len(asked.statements))
+        there = view.objects(ITEM)
+        executed = (
+            Executed(
+                tag_of(statement),
+                id,
+                str(view.name_of(id)) if id is not None and ItemKey(id) in there else "",
+                BEFORE,
+            )
+            for statement, id in zip(asked.statements, made, strict=True)
+        )
+        return DdlOutcome(tuple(executed), self._catalog.upper)
 
     async def _flush(self, asked: "Sequence[Asked]") -> "Sequence[DdlOutcome | Exception]":
         """Positions that move, in one transaction; what is wrong with one of them is the outcome of that one."""
         async with self._turn:
             await self._begun()
-            backoff = self._backoff()
-            while True:
-                transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
-                try:
-                    return await self._flushed(transaction, asked)
-                except OutOfSync:
-                    if not await backoff.pause():
-                        raise
-
-    async def _flushed(
-        self, transaction: CatalogTransaction, asked: "Sequence[Asked]"
-    ) -> "Sequence[DdlOutcome | Exception]":
-        view = CatalogView.at(transaction.snapshot)
-        objects = {item.id: item for each, session in asked for item in touched(view, (each,), session)}
-        frontiers = await self._storage.frontiers(objects.values())
-        effects, outcomes = plan_advances(
-            transaction, asked, frontiers, self._runtime.now_ms(), environment=self._environment
-        )
-        upper = self._catalog.upper
-        if any(isinstance(each, Executed) for each in outcomes):
-            upper = await self._committed(transaction, effects)
-        return [DdlOutcome((each,), upper) if isinstance(each, Executed) else each for each in outcomes]
+            return await self._moving.move(asked)
 
     async def _begun(self) -> None:
         while not self._is_begun:
@@ -254,13 +335,24 @@ class Executor:
         return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))
 
 
-def _bytes_of(outcome: DdlOutcome) -> int:
+def _is_told(error: BaseException) -> bool:
+    """Whether it says that nothing happened, and why, and not that it is not known, or to be asked elsewhere."""
+    return isinstance(error, PersistError) and not isinstance(error, OF_ALL)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return _is_told(error) and not isinstance(error, OutOfSync)
+
+
+def _bare(error: BaseException) -> PersistError:
+    found = copy.copy(error)
+    assert isinstance(found, PersistError)
+    found.__traceback__ = found.__cause__ = found.__context__ = None
+    return found
+
+
+def _bytes_of(outcome: DdlOutcome | PersistError) -> int:
     """About what an outcome takes."""
+    if isinstance(outcome, PersistError):
+        return _EXECUTED_BYTES + len(str(outcome))
     return sum(_EXECUTED_BYTES + len(each.tag) + len(each.name) + len(each.notice) for each in outcome.executed)
-
-
-def tag_of(statement: Statement) -> str:
-    """What a statement is called: CREATE TABLE."""
-    words = re.findall("[A-Z][a-z]*", type(statement).__name__)
-    kind = getattr(statement, "kind", None)
-    return " ".join([*words, *([kind.words] if kind is not None else [])]).upper()

@@ -15,6 +15,7 @@ from persist.client.collections.control.controller import Controller
 from persist.client.collections.control.duty import Gauges
 from persist.client.collections.executor import Executor
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
 from persist.wire.catalog.ddl import DdlOutcome
@@ -24,7 +25,14 @@ class Leads(Protocol):
     """The leader in this process."""
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """See Executor. ``history`` of the catalog that the statements come of; None: any.
 
@@ -55,11 +63,18 @@ class Leader:
         self.controller.start()
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """See Leads."""
         check_same(history, self.catalog.history, self.environment)
-        return await self._executor.execute(statements, session, token=token)
+        return await self._executor.execute(statements, session, token=token, seen=seen, repeated=repeated)
 
     async def close(self) -> None:
         """End what is under way. The catalog stays open."""
@@ -88,10 +103,17 @@ class LoneLeader:
         return cls(durable, Leader(access, environment, catalog))
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token | None, history: int | None = None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token | None,
+        history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """See Leads."""
-        return await self._leader.execute(statements, session, token, history)
+        return await self._leader.execute(statements, session, token, history, seen, repeated=repeated)
 
     @property
     def catalog(self) -> LedCatalog:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from persist.client.catalog.addresses import EMBEDDED, ENDED, Addresses, KeptInShard
@@ -20,6 +20,7 @@ from persist.client.collections.access import Access
 from persist.client.collections.leader import Leads, LoneLeader
 from persist.client.collections.seat import Occupied, Seat, take_seat
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
 from persist.core.catalog.objects import FenceToken
@@ -86,20 +87,31 @@ class Leading:
         token: Token,
         *,
         history: int | None = None,
+        seen: Sequence[Seen] = (),
+        repeated: bool = False,
         timeout: float | None = None,
     ) -> DdlOutcome:
         """What became of statements, executed once by the leader. Raises what executing raises.
 
-        ``history`` of the catalog that they come of: in no other one are they executed. None: any.
+        ``history`` of the catalog that they come of: in no other one are they executed. None: any. ``seen``: what
+        names in them meant to who gave them. ``repeated``: there may have been a call under this token before.
         Raises NotWritable (none may lead here: it says what to do), Determinate and Indeterminate (the leader does
         not answer).
         """
         deadline = self._location.attempts.deadline(timeout)
         if self._servers is not None:
-            return await self._servers.execute(statements, session, token, deadline, history)
+            return await self._servers.execute(statements, session, token, deadline, history, seen, repeated=repeated)
         unsure: list[Indeterminate] = []
+
+        async def attempt(leader: "Leads | _Other") -> DdlOutcome:
+            # SUBTLE: what a leader refuses is final only where the request says that an attempt before may still come.
+            again = repeated or bool(unsure)
+            if isinstance(leader, _Other):
+                return await leader.execute(statements, session, token, deadline, history, seen, repeated=again)
+            return await leader.execute(statements, session, token, history, seen, repeated=again)
+
         try:
-            return await self._until_answered(statements, session, token, deadline, history, unsure)
+            return await self._until_answered(attempt, deadline, unsure)
         except (Fenced, NotWritable, LocationError) as error:
             # Who refuses knows nothing of an earlier attempt, whose answer was lost.
             if unsure and not isinstance(error, Indeterminate):
@@ -108,11 +120,8 @@ class Leading:
 
     async def _until_answered(
         self,
-        statements: Sequence[Statement],
-        session: Session,
-        token: Token,
+        attempt: "Callable[[Leads | _Other], Awaitable[DdlOutcome]]",
         deadline: Deadline,
-        history: int | None,
         unsure: list[Indeterminate],
     ) -> DdlOutcome:
         """See ``execute``; ``unsure`` gets the attempts that may have happened."""
@@ -120,10 +129,8 @@ class Leading:
         while True:
             try:
                 found = await self._found()
-                if isinstance(found, _Other):
-                    return await found.execute(statements, session, token, deadline, history)
                 if not isinstance(found, Occupied):
-                    return await found.execute(statements, session, token, history)
+                    return await attempt(found)
                 failure: LocationError | UsageError = _absent(found, self._environment)
             except FencedByGeneration:
                 await self._end()
@@ -313,13 +320,23 @@ class _Other:
         self._verified = False
 
     async def execute(
-        self, statements: Sequence[Statement], session: Session, token: Token, deadline: Deadline, history: int | None
+        self,
+        statements: Sequence[Statement],
+        session: Session,
+        token: Token,
+        deadline: Deadline,
+        history: int | None,
+        seen: Sequence[Seen],
+        *,
+        repeated: bool,
     ) -> DdlOutcome:
         """See Leading. One attempt."""
         if not self._verified:
             await self._verify(deadline)
             self._verified = True
-        return await self._leader.execute(statements, session, token, deadline.slice(), history)
+        return await self._leader.execute(
+            statements, session, token, deadline.slice(), history, seen, repeated=repeated
+        )
 
     async def close(self) -> None:
         """Close the connection."""

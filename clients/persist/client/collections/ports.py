@@ -1,11 +1,15 @@
 """What executing statements needs of what controls the shards of an environment."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from persist.core.catalog.ddl.described import Described, Frontiers
 from persist.core.catalog.ddl.effects import Effects
 from persist.core.catalog.values import Id
+from persist.errors import PersistError
+
+UNFIT: Final = "unfit"
+"""A detail of OutOfSync: the shard that was to be a new collection's has other columns, and no rows."""
 
 
 class Storage(Protocol):
@@ -15,8 +19,19 @@ class Storage(Protocol):
         """The frontiers of stored collections, as their shards have them now. Raises LocationError."""
         ...
 
+    async def each_frontiers(
+        self, collections: Iterable[Described]
+    ) -> tuple[Mapping[Id, Frontiers], Mapping[Id, PersistError]]:
+        """The same of those of which they are known and that this leader controls, and what is wrong with the others.
+
+        Raises Fenced.
+        """
+        ...
+
     async def prepare(self, effects: Effects) -> None:
         """Before the commit: shards made, handles taken over under this leader's token, new times held.
+
+        Raises OutOfSync with UNFIT: another shard is to be taken for what is made.
 
         Raises NotReadable (a time is no longer there, whatever was computed), Fenced (a newer leader holds a handle),
         LocationError; nothing that readers see has changed then.

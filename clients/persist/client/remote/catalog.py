@@ -136,17 +136,21 @@ class CatalogCalls:
         once: bool = False,
         timeout: float | None = None,
         metadata: Metadata = (),
+        again: AnyMessage | None = None,
     ) -> AnyMessage:
         """The answer of the server that leads.
 
         ``settled``: a later leader knows the outcome of an earlier leader's call. Where there is none to ask, a lost
         call may have applied, whatever refuses it now. ``once``: repeated it returns something else, so what may have
         happened is not, and it gets more time. Raises Indeterminate then, and what the server refuses.
+        ``again``: the request from the second attempt on, which says that it is one: what a leader refuses then is
+        final, but for that it does not lead.
         """
         self._check_size(request)
         deadline = self.deadline(timeout)
         backoff = self._endpoints.backoff(deadline)
         attempt = _unary(rpc, request, metadata)
+        repeated = attempt if again is None else _unary(rpc, again, metadata)
         asked, unsure = self._leader, None
         wait = self.settings.timeout_ms / 1000 if once or len(self.endpoints) == 1 else STATUS_SECONDS
         while True:
@@ -160,10 +164,11 @@ class CatalogCalls:
                     and (settled or isinstance(error, NotWritable))
                     and await backoff.pause()
                 ):
-                    asked = self._leader
+                    asked, attempt = self._leader, repeated
                     continue
-                # SUBTLE: only who leads knows that a lost call did not happen; who was fenced itself does not.
-                if unsure is not None and not (settled and leader == asked):
+                # SUBTLE: only who leads knows that a lost call did not happen; who was fenced itself does not. And
+                # none knows that it will not.
+                if unsure is not None and (again is not None or not (settled and leader == asked)):
                     raise unsure from error
                 raise
             except LeaseExpired as error:
@@ -177,6 +182,7 @@ class CatalogCalls:
                     raise unsure or error from error
                 # It may be slow, or another one may lead by now. What was asked goes on, and its result is returned
                 # when asked again.
+                attempt = repeated
                 wait *= 2
                 asked = await self._find(deadline) or asked
 

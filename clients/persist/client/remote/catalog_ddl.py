@@ -11,6 +11,7 @@ from persist.client.remote.catalog import CatalogCalls
 from persist.client.remote.channel import Channel, Metadata, offering
 from persist.client.remote.endpoints import Endpoints
 from persist.core.catalog.ddl.described import Session
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.objects import FenceToken
 from persist.core.ids import Token
@@ -40,14 +41,26 @@ class DdlServers:
         token: Token,
         deadline: Deadline,
         history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """What became of the statements, asked until it is known. Raises what executing raises, LocationError.
 
-        ``history`` of the catalog that they come of; None: any. Raises HistoryRewound where there is another one.
+        ``history`` of the catalog that they come of; None: any. ``seen``: what names meant. ``repeated``: an earlier
+        attempt under the token may have been sent. Raises HistoryRewound where there is another one.
         """
-        request = request_message(statements, session, str(token), history)
+        request = request_message(statements, session, str(token), history, seen)
+        again = pb_ddl.ExecuteRequest()
+        again.CopyFrom(request)
+        again.repeated = True
         told = await self._calls.write(
-            "Execute", request, settled=True, timeout=deadline.slice(), metadata=_role(session)
+            "Execute",
+            again if repeated else request,
+            again=again,
+            settled=True,
+            timeout=deadline.slice(),
+            metadata=_role(session),
         )
         with answers():
             return outcome_of(told)
@@ -83,9 +96,13 @@ class DdlLeader:
         token: Token,
         seconds: float,
         history: int | None = None,
+        seen: Sequence[Seen] = (),
+        *,
+        repeated: bool = False,
     ) -> DdlOutcome:
         """As ``DdlServers.execute``, in one attempt. Raises NotWritable, Fenced besides."""
-        request = request_message(statements, session, str(token), history)
+        request = request_message(statements, session, str(token), history, seen)
+        request.repeated = repeated
 
         async def attempt(channel: Channel, left: float) -> pb_ddl.ExecuteResponse:
             with _offered(self.address):

@@ -20,6 +20,7 @@ from persist.client.collections.reading.transaction import ReadTransaction
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
+from persist.client.sql.doubts import TablesInDoubt
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import fitted
 from persist.client.sql.meant import Meant
@@ -48,7 +49,7 @@ from persist.core.data.update import consolidate, normalise
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import EPOCH_MILLISECONDS
-from persist.errors import NotYetAvailable
+from persist.errors import Indeterminate, NotYetAvailable
 from persist.extras import extra
 from persist.threads import computed
 
@@ -121,6 +122,14 @@ class RowChanger:
         self._queries = queries
         self._sent = sent
         self._tables = Tables(queries.access)
+        self._doubts = TablesInDoubt()
+
+    async def settle(self) -> str:
+        """Find out what came of rows that were put into tables without an answer; what the user should know of it.
+
+        One or two RPCs for each such table, none where there is none. Raises Determinate: it is still not known.
+        """
+        return await self._doubts.settle(self._queries.variables.timeout)
 
     def deadline(self) -> "Deadline":
         """Of a statement that begins now."""
@@ -456,8 +465,13 @@ class RowChanger:
         table, timeout = await self._opened(target, self.deadline()), self._queries.variables.timeout
         # Columns may have been added since this opened it, or by another writer to its shard.
         given = (await table.fitted(new, timeout=timeout)).drop_columns([TS.name])
-        with _keys_of(target), self._sent.sending():
-            work.ts = await table.insert(given, timeout=timeout)
+        self._doubts.check(target)
+        try:
+            with _keys_of(target), self._sent.sending():
+                work.ts = await table.insert(given, timeout=timeout)
+        except (Indeterminate, asyncio.CancelledError):
+            self._doubts.add(target, table)
+            raise
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:
         table = await self._tables.get(described, deadline)

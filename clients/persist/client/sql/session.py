@@ -110,10 +110,19 @@ class SqlSession(Closes):
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
-        return await self._guarded(self._run(statement), ends=isinstance(statement, s.CommitTransaction | s.Rollback))
+        ends = isinstance(statement, s.CommitTransaction | s.Rollback)
+        # What sets a variable may be what gives the next one more time.
+        return await self._guarded(
+            self._run(statement), ends=ends, settles=not isinstance(statement, s.SetVariable | s.Rollback)
+        )
 
-    async def _guarded(self, work: Coroutine[object, object, Result], *, ends: bool = False) -> Result:
-        """What ``work`` gives, within the time that a statement may take. After an error a transaction only ends."""
+    async def _guarded(
+        self, work: Coroutine[object, object, Result], *, ends: bool = False, settles: bool = True
+    ) -> Result:
+        """What ``work`` gives, within the time that a statement may take. After an error a transaction only ends.
+
+        ``settles``: once it is known what came of statements before it. Raises Determinate where that cannot be found.
+        """
         if self._failed and not ends:
             work.close()
             raise SqlError("the transaction failed", hint="ROLLBACK, and begin again")
@@ -121,7 +130,9 @@ class SqlSession(Closes):
         self._queries.begin()
         try:
             async with asyncio.timeout(self.variables.timeout):
-                return await work
+                notice = await self._settled(work) if settles else ""
+                result = await work
+                return replace(result, notice="; ".join(each for each in (notice, result.notice) if each))
         except TimeoutError:
             self._failed = self.in_transaction
             raise self._sent.timed_out() from None
@@ -131,6 +142,13 @@ class SqlSession(Closes):
         except BaseException:
             # Also one that was interrupted: what it has done of itself is not known.
             self._failed = self.in_transaction
+            raise
+
+    async def _settled(self, work: Coroutine[object, object, Result]) -> str:
+        try:
+            return await self._changes.settle()
+        except BaseException:
+            work.close()
             raise
 
     @asynccontextmanager
@@ -148,6 +166,7 @@ class SqlSession(Closes):
         if self.in_transaction:
             raise SqlError("in a transaction rows are not given as they are found", hint="execute(text)")
         self._queries.begin()
+        await self._changes.settle()
         async with self._queries.answer(select) as found:
             yield found
 
@@ -197,6 +216,7 @@ class SqlSession(Closes):
         """As ``subscribe``, of a parsed one."""
         if self.in_transaction:
             raise SqlError("a transaction does not follow", hint="COMMIT it first")
+        await self._changes.settle()
         return await Following.open(self._queries, statement)
 
     async def insert(self, name: str, rows: pa.Table) -> Result:
@@ -395,7 +415,7 @@ async def whole(session: SqlSession, text: str, params: object) -> list[Result]:
     results = await session.execute(text, params)
     if session.in_transaction:
         raise SqlError("the text ends within a transaction: nothing of it happened", hint=_OF_ONE)
-    if any(each.notice == _NOT_BEGUN for each in results):
+    if any(each.notice.endswith(_NOT_BEGUN) for each in results):
         raise SqlError("the text ends a transaction that it did not begin: what was before has happened", hint=_OF_ONE)
     return results
 

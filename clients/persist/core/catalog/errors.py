@@ -48,6 +48,15 @@ class UnknownObject(UsageError):
     reason = "CATALOG_UNKNOWN_OBJECT"
 
 
+class NameChanged(UsageError):
+    """A name means another object by now than when the statement was given. Nothing happened: give it again.
+
+    ``details``: name, id (what has the name), seen (what had it; empty: nothing).
+    """
+
+    reason = "CATALOG_NAME_CHANGED"
+
+
 class PrivilegeMissing(UsageError):
     """The role may not do this. ``details``: role, privilege, kind, name, owner. Ask the owner to grant it."""
 

@@ -40,3 +40,8 @@ def first_outcome(token: Token, commit: Commit, body: bytes) -> int:
             ts=commit.ts,
         )
     return commit.ts
+
+
+def refused_body(body: bytes) -> bytes:
+    """The fingerprint under a token whose request was refused: a fence, behind which no attempt of it does anything."""
+    return sha256(b"refused" + body).digest()[:BODY_BYTES]

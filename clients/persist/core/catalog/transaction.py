@@ -69,17 +69,19 @@ class Batch:
     version: int
     token: Token | None = None
     prepared: Prepared | None = None
+    always: bool = False
 
     def rows(self, codec: RowCodec, ts: int, body: bytes = b"") -> list[tuple[Row, int]]:
         """The rows that go (-1) and come (1) when the batch is committed at ``ts``; with a token also its row.
 
-        No changes: no rows, not even that. ``body``: the fingerprint that is kept with the token.
+        No changes: no rows, not even that, unless it is kept ``always``. ``body``: the fingerprint that is kept with
+        the token.
         """
         if self.prepared is not None:
             rows = list(self.prepared.rows)
         else:
             rows = [row for change in self.changes for row in rows_of(codec, change)]
-        if rows and self.token is not None:
+        if (rows or self.always) and self.token is not None:
             rows.append((codec.encode(COMMIT.tag, CommitKey(self.token), Commit(ts, body)), 1))
         return rows
 
@@ -99,12 +101,14 @@ class CatalogTransaction:
     the same catalog opened again. When the snapshot moved on since the last operation, every operation first looks
     whether that matters, and raises OutOfSync if so: run it again with a new transaction.
     Append-only kinds are written only. ``token`` makes committing it again a no-op; ``bootstrap`` lets it use all
-    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process.
+    allocators. ``told_body`` is the fingerprint of the transaction that it carries out for another process. ``always``:
+    its token is kept also if it changes nothing.
     """
 
     def __init__(self, snapshot: Snapshot, *, token: Token | None = None, bootstrap: bool = False) -> None:
         self.token = token
         self.told_body = b""
+        self.always = False
         self.footprint = Footprint()
         self._snapshot = snapshot
         self._version = snapshot.version
@@ -291,7 +295,7 @@ class CatalogTransaction:
         """All changes, at most one per key, in the order of kinds and keys first written. Raises OutOfSync."""
         self._current()
         made = self._prepared
-        return Batch(made.changes if made else tuple(self._changes()), self._version, self.token, made)
+        return Batch(made.changes if made else tuple(self._changes()), self._version, self.token, made, self.always)
 
     def preparing(self, codec: RowCodec) -> Iterator[None]:
         """Make what a large one comes down to, in steps: others may commit between two of them. ``batch`` has it then.

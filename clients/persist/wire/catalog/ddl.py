@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Export, QualifiedName, Refresh, Retain, Statement
 from persist.core.catalog.fingerprints import BODY_BYTES
 from persist.core.catalog.values import Id, ObjectType
@@ -88,15 +89,32 @@ def statement_in(message: pb.DdlStatement) -> Statement:
 
 
 def request_message(
-    statements: Sequence[Statement], session: Session, token: str, history: int | None = None
+    statements: Sequence[Statement],
+    session: Session,
+    token: str,
+    history: int | None = None,
+    seen: Sequence[Seen] = (),
 ) -> pb.ExecuteRequest:
     """The request to execute statements; the role of the session goes beside it, in metadata.
 
-    ``history`` of the catalog that they come of; None: any.
+    ``history`` of the catalog that they come of; None: any. ``seen``: what names in them meant.
     """
     return pb.ExecuteRequest(
-        statements=map(statement_message, statements), token=token, search_path=path_message(session), history=history
+        statements=map(statement_message, statements),
+        token=token,
+        search_path=path_message(session),
+        history=history,
+        seen=map(_seen_message, seen),
     )
+
+
+def seen_in(request: pb.ExecuteRequest) -> tuple[Seen, ...]:
+    """What names of a request meant to who sent it. Raises InvalidArgument."""
+    return tuple(Seen(type_in(each.type), name_in(each.name), each.id) for each in request.seen)
+
+
+def _seen_message(seen: Seen) -> pb.SeenName:
+    return pb.SeenName(type=type_message(seen.kind), name=name_message(seen.name), id=seen.id)
 
 
 def path_message(session: Session) -> list[pb.SearchPathEntry]:

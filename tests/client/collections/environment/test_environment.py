@@ -101,14 +101,20 @@ async def test_a_request_is_executed_once_however_often_its_token_comes(tmp_path
         assert names(environment) == ["t"]
 
 
-async def test_a_request_that_was_refused_may_come_again_under_its_token(tmp_path):
+async def test_a_request_that_was_refused_is_refused_from_then_on_under_its_token(tmp_path):
     async with client_at(tmp_path) as client:
         environment, token = await client.environment(), Token.of(b"t" * 16)
         drop = Drop(ObjectType.TABLE, (QualifiedName("t"),))
         with pytest.raises(UnknownObject):
             await environment.execute(drop, token=token)
         await environment.execute(table("t"))
-        (dropped,) = await environment.execute(drop, token=token)
+        with pytest.raises(UnknownObject):
+            await environment.execute(drop, token=token)
+    async with client_at(tmp_path) as client:
+        environment = await client.environment()
+        with pytest.raises(InvalidArgument, match="refused when it came before"):
+            await environment.execute(drop, token=token)
+        (dropped,) = await environment.execute(drop)
         assert dropped.tag == "DROP TABLE"
 
 

@@ -30,7 +30,7 @@ from persist.core.catalog.errors import NotWritable
 from persist.core.catalog.values import Id
 from persist.core.data.schema import Schema
 from persist.core.ids import Token
-from persist.errors import Indeterminate, UsageError
+from persist.errors import Indeterminate, PersistError, UsageError
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.layout import CONSENSUS_NAME
@@ -181,6 +181,11 @@ class Nothing:
 
     async def frontiers(self, collections: Iterable[Described]) -> Mapping[Id, Frontiers]:
         return {}
+
+    async def each_frontiers(
+        self, collections: Iterable[Described]
+    ) -> tuple[Mapping[Id, Frontiers], Mapping[Id, PersistError]]:
+        return {}, {}
 
     async def prepare(self, effects: Effects) -> None:
         pass

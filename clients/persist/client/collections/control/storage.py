@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from persist.arrow import ArrowField
 from persist.client.collections.control.room import Room, at_once
+from persist.client.collections.ports import UNFIT
 from persist.core.catalog.control.capability import Known, implied
 from persist.core.catalog.control.controlled import DERIVED, Controlled, controlled, stored_inputs
 from persist.core.catalog.ddl.described import Described, Frontiers
 from persist.core.catalog.ddl.effects import Effects
+from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.values import Id
 from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
@@ -41,6 +43,28 @@ class ShardStorage:
         described = controlled(stored, self._room.view.timed())
         answers = await at_once(self._known, described.values())
         return {id: each for id, each in zip(described, answers, strict=True)}
+
+    async def each_frontiers(
+        self, collections: Iterable[Described]
+    ) -> tuple[Mapping[Id, Frontiers], Mapping[Id, PersistError]]:
+        """See Storage. One RPC each, and two more where the handle was not taken over yet."""
+        stored = [each for each in collections if each.data is not None]
+        described = controlled(stored, self._room.view.timed())
+        failed: dict[Id, PersistError] = {}
+
+        async def look(each: Controlled) -> Frontiers | None:
+            try:
+                known = await self._known(each)
+                await self._room.handles.take_over(each.shard)
+            except Fenced:
+                raise
+            except PersistError as error:
+                failed[each.id] = error
+                return None
+            return known
+
+        answers = await at_once(look, described.values())
+        return {id: each for id, each in zip(described, answers, strict=True) if each is not None}, failed
 
     async def prepare(self, effects: Effects) -> None:
         """See Storage. Two RPCs for each shard that this leader has not taken over yet, a few for one that is made."""
@@ -120,7 +144,10 @@ class ShardStorage:
         assert shard is not None
         there = await room.frontiers.look(shard)
         if each.schema is not None:
-            await room.client.open_writer(shard, schema=each.schema)
+            try:
+                await room.client.open_writer(shard, schema=each.schema)
+            except SchemaMismatch as error:
+                raise _unfit(each, shard, error, empty=there is not None and there.upper == MINIMUM) from error
         since = await room.handles.take_over(shard)
         if there is not None and await room.handles.of_others(shard):
             # The environment that drops it would delete it.
@@ -214,6 +241,29 @@ def _missing(table: Described, schema: Schema, newest: Schema) -> list[ArrowFiel
                 asked=f"{field.name} {field.type}",
             )
     return missing
+
+
+def _unfit(each: Described, shard: ShardId, error: SchemaMismatch, *, empty: bool) -> PersistError:
+    """The error for a shard that was there under the name, with other columns.
+
+    SUBTLE: an empty one may have been left by a statement that was broken off, or be that of a program that has written
+    nothing yet: it stays as it is.
+    """
+    if empty:
+        return OutOfSync(
+            "a shard of this name has other columns, and no rows",
+            hint="run the transaction again",
+            updates=0,
+            keys=each.name,
+            **{UNFIT: shard},
+        )
+    return SchemaMismatch(
+        "a shard of this name was written to before, with other columns",
+        hint="persist catalog adopt makes a table of it as it is; or choose another name",
+        name=each.name,
+        shard=shard,
+        detail=error,
+    )
 
 
 def _gone(time: int, since: Antichain | None, objects: list[str]) -> NotReadable:

@@ -4,6 +4,7 @@ Names are as they were written: the leader resolves them along the session's sea
 transaction. Source: design documents 4 and 5; docs/catalog.md.
 """
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -358,3 +359,10 @@ Statement: TypeAlias = (
     | CommentOn
     | SetSystem
 )
+
+
+def tag_of(statement: Statement) -> str:
+    """What a statement is called: CREATE TABLE."""
+    words = re.findall("[A-Z][a-z]*", type(statement).__name__)
+    kind = getattr(statement, "kind", None)
+    return " ".join([*words, *([kind.words] if kind is not None else [])]).upper()
