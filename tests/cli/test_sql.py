@@ -211,6 +211,14 @@ def test_a_mistyped_column_is_answered_with_those_that_are_like_it(persist: Pers
         assert (done.code, '"owner"' in done.err) == (2, True), done.err
 
 
+def test_times_of_holds_have_their_dates_in_tables(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
+    for text in ("show holds", "select name, at, last_ack_ms from persist_catalog.holds"):
+        (row,) = persist("sql", *here, "--json", text).lines
+        shown = persist("sql", *here, text).out
+        assert f"{row['at']} (20" in shown, shown
+
+
 def test_what_a_hold_does_not_keep_is_told_by_names(persist: Persist, here):
     assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
     below = persist("sql", *here, "select * from t as of 3")
@@ -238,6 +246,18 @@ def test_a_role_that_is_not_there_runs_nothing(persist: Persist, here):
     assert persist("sql", *here, "--role", "ann", "select 1").code == 0
     assert "there is no such role" in persist("hold", "create", "h", "t", *here, "--role", "nobody").err
     assert "there is no such role" in persist("sql", *here, "set role = absent; select 1").err
+
+
+def test_a_source_may_be_the_first_that_an_environment_has(persist: Persist, here):
+    made = "create source s from load-generator (generator = counter, messages = 7)"
+    refused = persist("sql", *here, "--role", "nobody", made)
+    assert (refused.code, "there is no such role" in refused.err) == (2, True), refused.err
+    assert persist("source", "list", *here, "--json").json["sources"] == []
+    done = persist("sql", *here, made)
+    assert (done.code, done.out) == (0, "CREATE SOURCE\n"), done.err
+    shown = persist("sql", *here, "--json", "show sources").lines
+    assert "s" in [each["name"] for each in shown if each["kind"] == "source"]
+    assert persist("sql", *here, "drop source s cascade").code == 0
 
 
 def test_sources_are_made_and_dropped_where_their_upstream_is_reached(persist: Persist, here):

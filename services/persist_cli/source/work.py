@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import persist_ingest as ingest
+from persist.dates import dated
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
-from persist_cli.times import dated
 from persist_ingest.items import item_names
 from persist_ingest.pipeline.anew.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS
@@ -75,7 +75,10 @@ def create_source(
     master: str | None,
 ) -> None:
     """Create it and say what there is now."""
-    with _sessions(spark, master, f"persist source create {name}") as session, progress(f"reading {name}") as report:
+    with (
+        _sessions(spark, master, f"persist source create {name}", says=False) as session,
+        progress(f"reading {name}") as report,
+    ):
         source = ingest.create(
             _location(run, target, begin=True),
             name,
@@ -218,6 +221,7 @@ def resnapshot_source(
     pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {export}") as report:
         source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
+    _adopt(run, target, name)
     if run.json:
         print_json({"source": name, "export": export, "shard": source.exports[export]})
         return
@@ -232,6 +236,7 @@ def add_to_source(
     pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
+    _adopt(run, target, name)
     added = {export: shard for export, shard in source.exports.items() if export not in before.exports}
     if run.json:
         print_json({"source": name, "added": added})
@@ -292,7 +297,7 @@ def _watched(listen: str, pipeline: ingest.Pipeline) -> Iterator[None]:
 
 
 def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:
-    """Make the item of the source, where there is an environment; ingesting needs none."""
+    """Make the item of the source, or bring it up to date, where there is an environment; ingesting needs none."""
     try:
         ingest.adopt(_location(run, target), name)
     except ingest.SourceNotFound:
@@ -387,11 +392,14 @@ def _spark_problem() -> str | None:
 
 
 @contextlib.contextmanager
-def _sessions(wanted: bool, master: str | None, name: str) -> Iterator[Any]:
-    """What makes the Spark session at its first use; None when Spark is not wanted or not possible here."""
+def _sessions(wanted: bool, master: str | None, name: str, *, says: bool = True) -> Iterator[Any]:
+    """What makes the Spark session at its first use; None when Spark is not wanted or not possible here.
+
+    ``says``: why it is not possible. A pipeline goes on for long without it; a command is done.
+    """
     problem = _spark_problem() if wanted else None
     if not wanted or problem is not None:
-        if problem is not None:
+        if problem is not None and (says or master is not None):
             note(f"everything runs in this process: {problem}")
         yield None
         return

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
+from persist.dates import dated
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
@@ -24,6 +25,7 @@ from persist_cli.terminal import counted, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.client.collections.reading.lagging import Lagging
     from persist.client.sql.run.port import Runner
     from persist_cli.options import LocationTarget
 
@@ -32,6 +34,9 @@ ROWS_MAX: Final = 1000
 
 QUIET_SECONDS: Final = 1.0
 """A statement that takes longer says on a terminal that it runs."""
+
+_TIMES: Final = frozenset({"at", "acknowledged", "since", "upper"})
+"""What lists of the system call times, besides those whose names end in ``_ms``."""
 
 _MARKS: Final = "|/-\\"
 
@@ -162,11 +167,11 @@ async def run_one(session: SqlSession, parsed: s.Parsed, form: Printed) -> Resul
         return None
     streamed = form is not Printed.TABLE and not session.in_transaction
     if isinstance(parsed.statement, s.Select) and streamed:
-        async with waiting(), session.answer(parsed.statement) as (answer, _):
+        async with waiting(session), session.answer(parsed.statement) as (answer, _):
             with streaming():
                 await _print_batches(answer.schema, answer.batches(), form)
         return None
-    async with waiting():
+    async with waiting(session):
         result = await session.run(parsed.statement)
     with contextlib.nullcontext() if result.table is None else streaming():
         await show(result, form)
@@ -200,9 +205,17 @@ def _print_table(result: Result) -> None:
     caption = counted(result.table.num_rows, "row")
     if result.table.num_rows > ROWS_MAX:
         caption = f"the first {ROWS_MAX:,} of {caption}; --csv, --json and COPY give all"
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_dated(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
     shown = [[_cell(value) for value in row] for row in zip(*columns, strict=True)]
     print_table(result.table.schema.names, shown, caption=caption)
+
+
+def _dated(name: str, column: "pa.ChunkedArray[Any]") -> list[object]:
+    """Times of the system, such as that of a hold, with their dates."""
+    values: list[object] = column.to_pylist()
+    if column.type != pa.uint64() or not (name in _TIMES or name.endswith("_ms")):
+        return values
+    return [dated(value) if isinstance(value, int) else value for value in values]
 
 
 def _cell(value: object) -> object:
@@ -263,8 +276,9 @@ async def _pieces(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.RecordBat
 
 
 @contextlib.asynccontextmanager
-async def waiting() -> AsyncIterator[None]:
-    """A block that says on a terminal, once it takes long, that it runs, and for how long."""
+async def waiting(session: SqlSession) -> AsyncIterator[None]:
+    """A block that says, once it takes long, what it waits for; and on a terminal that it runs, and for how long."""
+    session.environment.reads.readers.told = _waits
     if not sys.stderr.isatty():
         yield
         return
@@ -275,6 +289,12 @@ async def waiting() -> AsyncIterator[None]:
         saying.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await saying
+
+
+def _waits(lagging: "Lagging") -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    note(str(lagging))
 
 
 async def _say() -> None:

@@ -403,6 +403,15 @@ class SqlSession(Closes):
                 "a transaction defines, or reads and writes", hint="COMMIT, and begin another transaction"
             )
 
+    def __repr__(self) -> str:
+        """The environment, the role, and whether it is in a transaction."""
+        state = ", in a transaction" if self.in_transaction else ""
+        where, role = (
+            f"{self.environment.name} of {self.environment.access.client.location}",
+            self.variables.values["role"],
+        )
+        return f"<SqlSession of {where} as {role}{state}>"
+
 
 def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:
     if isinstance(statement, ddl.CreateSource):
