@@ -16,6 +16,7 @@ from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
+from persist.core.data.plain import rows_of, values_of, with_texts
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
@@ -176,7 +177,7 @@ def _print_table(result: Result) -> None:
     caption = counted(result.table.num_rows, "row")
     if result.table.num_rows > ROWS_MAX:
         caption = f"the first {ROWS_MAX:,} of {caption}; --csv, --json and COPY give all"
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [values_of(column) for column in rows.columns]
     shown = [[_cell(value) for value in row] for row in zip(*columns, strict=True)]
     print_table(result.table.schema.names, shown, caption=caption)
 
@@ -199,8 +200,10 @@ def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBat
     elif form is Printed.CSV:
         from pyarrow import csv
 
-        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
-            yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
+        csv.write_csv(schema.empty_table(), sys.stdout.buffer)
+        # Batch by batch: a column is text where it has a value that Arrow does not write.
+        plain = csv.WriteOptions(include_header=False)
+        yield lambda batch: (csv.write_csv(with_texts(batch), sys.stdout.buffer, plain), sys.stdout.buffer.flush())
     else:
         with pa.ipc.new_stream(sys.stdout.buffer, schema) as writer:  # type: ignore[arg-type]  # narrower than Arrow is
             yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
@@ -208,7 +211,7 @@ def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBat
 
 
 def _print_json(batch: pa.RecordBatch) -> None:
-    for row in batch.to_pylist():
+    for row in rows_of(batch):
         print_json_line({name: _number(value) for name, value in row.items()})
 
 
@@ -228,7 +231,7 @@ async def _follow(session: SqlSession, parsed: s.Parsed, form: Printed) -> None:
             return
         print("\t".join(following.schema.names), flush=True)
         async for rows in following.batches():
-            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            for row in zip(*map(values_of, rows.columns), strict=True):
                 print("\t".join(str(_cell(value)) for value in row), flush=True)
 
 

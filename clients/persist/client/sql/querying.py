@@ -212,7 +212,7 @@ class Queries:
         for name, each in bound.relations.items():
             system = system_collection(each.described)
             if system is not None:
-                rows = await system_rows(system, self.access.client, names)
+                rows = await system_rows(system, self.environment, names)
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             else:
                 made[name] = streamed(each, snapshots[each.described.id])

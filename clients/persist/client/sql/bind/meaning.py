@@ -4,6 +4,7 @@ What differs is found by tests/client/sql/reading/test_against_postgres.py, whic
 Source: docs/sql.md, queries.
 """
 
+import decimal
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,6 +16,8 @@ from persist.extras import extra
 with extra("sql"):
     from sqlglot import exp
 
+DIGITS_MAX: Final = 38
+"""Of a number that is exact."""
 ROWS_MAX: Final = 64
 """In a list that is written out value by value."""
 _PARTS: Final = {"SECOND": 1_000_000, "SECONDS": 1_000_000, "MILLISECOND": 1_000, "MILLISECONDS": 1_000}
@@ -37,6 +40,21 @@ def meant(query: exp.Expr) -> exp.Expr:
         else:
             node.replace(put)
     return query
+
+
+def _number(node: exp.Expr) -> exp.Expr:
+    """A number with an exponent is exact, as all that are written: DuckDB takes it to be a floating-point one."""
+    text = str(node.this)
+    if not isinstance(node, exp.Literal) or node.is_string or "e" not in text.lower():
+        return node
+    number = decimal.Decimal(text)
+    if abs(number.adjusted()) > DIGITS_MAX:
+        return node
+    scale = max(-int(number.as_tuple().exponent), 0)
+    digits = max(len(f"{abs(number):f}".replace(".", "").lstrip("0")), scale, 1)
+    if digits > DIGITS_MAX:
+        return node
+    return exp.cast(exp.Literal.string(f"{number:f}"), exp.DataType.build(f"decimal({digits}, {scale})"))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
@@ -183,6 +201,7 @@ def _substring(node: exp.Expr) -> exp.Expr:
 
 
 _CHANGES: Final[dict[type, Callable[[exp.Expr], exp.Expr]]] = {
+    exp.Literal: _number,
     exp.Like: _like,
     exp.ILike: _like,
     exp.SimilarTo: _similar,

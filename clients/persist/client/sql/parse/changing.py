@@ -278,7 +278,8 @@ def show(tokens: Tokens) -> Statement:
     if listed is None:
         if tokens.word("ALL"):
             return _ended(tokens, Show("ALL"))
-        if tokens.peek is None or any(tokens.is_word(*each.removesuffix("S").split()) for each in LISTS):
+        is_of_list = any(tokens.is_word(*each.removesuffix("S").split()) for each in LISTS)
+        if tokens.peek is None or (is_of_list and not tokens.is_word("ROLE")):
             tokens.fail("what to show", hint=f"{', '.join(LISTS)}, COLUMNS FROM name, or a variable")
         return _ended(tokens, Show("VARIABLE", variable=tokens.name("what to show, or a variable")))
     of = None
