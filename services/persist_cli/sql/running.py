@@ -20,7 +20,7 @@ from persist.core.data.plain import rows_of, values_of, with_texts
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
-from persist_cli.terminal import counted, note, print_json_line, print_table
+from persist_cli.terminal import counted, escaped, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -172,7 +172,7 @@ def _print_table(result: Result) -> None:
     assert result.table is not None
     rows = result.table.slice(0, ROWS_MAX)
     if result.table.schema.names in (["plan"], ["definition"]):
-        print("\n".join(str(value) for value in rows.column(0).to_pylist()))
+        print("\n".join(escaped(str(value)) for value in rows.column(0).to_pylist()))
         return
     caption = counted(result.table.num_rows, "row")
     if result.table.num_rows > ROWS_MAX:
@@ -203,7 +203,12 @@ def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBat
         csv.write_csv(schema.empty_table(), sys.stdout.buffer)
         # Batch by batch: a column is text where it has a value that Arrow does not write.
         plain = csv.WriteOptions(include_header=False)
-        yield lambda batch: (csv.write_csv(with_texts(batch), sys.stdout.buffer, plain), sys.stdout.buffer.flush())
+
+        def put(batch: pa.RecordBatch) -> None:
+            csv.write_csv(with_texts(batch), sys.stdout.buffer, plain)
+            sys.stdout.buffer.flush()
+
+        yield put
     else:
         with pa.ipc.new_stream(sys.stdout.buffer, schema) as writer:  # type: ignore[arg-type]  # narrower than Arrow is
             yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
@@ -229,10 +234,10 @@ async def _follow(session: SqlSession, parsed: s.Parsed, form: Printed) -> None:
         if form is not Printed.TABLE:
             await _print_batches(following.schema, _pieces(following.batches()), form)
             return
-        print("\t".join(following.schema.names), flush=True)
+        print("\t".join(map(escaped, following.schema.names)), flush=True)
         async for rows in following.batches():
             for row in zip(*map(values_of, rows.columns), strict=True):
-                print("\t".join(str(_cell(value)) for value in row), flush=True)
+                print("\t".join(escaped(str(_cell(value))) for value in row), flush=True)
 
 
 async def _pieces(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.RecordBatch]:

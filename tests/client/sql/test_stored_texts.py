@@ -1,4 +1,4 @@
-"""What a catalog has is what any client put there: texts of views are looked at where they run; roles stay as they are."""
+"""What a catalog has any client may have put there: texts of views are looked at where they run; roles stay theirs."""
 
 import pyarrow as pa
 import pytest

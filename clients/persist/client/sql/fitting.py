@@ -61,7 +61,12 @@ class Each:
         order = np.full(self.rows, -1, np.int64)
         order[given] = np.arange(len(given))
         there = pa.array(order, mask=order < 0)
-        return pa.chunked_array(chunks, kind).combine_chunks().take(there)
+        return joined(chunks, kind).combine_chunks().take(there)
+
+
+def joined(chunks: Sequence[ArrowArray], kind: pa.DataType) -> Column:
+    """Arrays of one type as one column."""
+    return pa.chunked_array(chunks, kind)  # type: ignore[call-overload,no-any-return]  # the stubs list concrete types
 
 
 def fitted(given: Mapping[str, "Column | Each"], fields: Sequence[ArrowField], rows: int) -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, ArrowChunks
 from persist.client.sql.errors import SqlFailed, SqlSyntax
-from persist.client.sql.fitting import Each, Numbers, Part
+from persist.client.sql.fitting import Each, Numbers, Part, joined
 from persist.client.sql.parse.known import is_only
 from persist.client.sql.parse.literals import Literals
 from persist.extras import extra
@@ -150,9 +150,9 @@ def _given(cells: Sequence[Cell], computed: dict[pa.DataType, tuple[list[int], l
     texts = [at for at, each in enumerate(cells) if isinstance(each, str)]
     truths = [at for at, each in enumerate(cells) if isinstance(each, bool)]
     parts: list[tuple[list[int], Part]] = [
-        (numbers, Numbers(pa.array([format(cells[at], "f") for at in numbers], pa.string()))),  # type: ignore[arg-type]  # numbers are
+        (numbers, Numbers(pa.array([format(cells[at], "f") for at in numbers], pa.string()))),
         (texts, pa.chunked_array([pa.array([cells[at] for at in texts], pa.string())])),
         (truths, pa.chunked_array([pa.array([cells[at] for at in truths], pa.bool_())])),
-        *((places, pa.chunked_array(values, kind)) for kind, (places, values) in computed.items()),
+        *((places, joined(values, kind)) for kind, (places, values) in computed.items()),
     ]
     return Each(len(cells), tuple((pa.array(places, pa.uint64()), part) for places, part in parts if places))

@@ -90,7 +90,7 @@ class Variables:
     values: dict[str, str] = field(default_factory=dict)
 
     def set(self, name: str, values: Sequence[str]) -> None:
-        """Set one; nothing: to what the session was opened with. Raises SqlError (no such variable), InvalidArgument."""
+        """Set one; nothing: to what the session was opened with. Raises SqlError (there is none), InvalidArgument."""
         known = _known(name)
         if not values or (len(values) == 1 and values[0].upper() == "DEFAULT"):
             self.values.pop(known, None)
@@ -132,5 +132,6 @@ class Variables:
 def _known(name: str) -> str:
     found = _ALSO.get(name.lower(), name.lower())
     if found not in VARIABLES:
-        raise SqlError("no such variable", hint=f"one of {', '.join(VARIABLES)}", variable=name)
+        hint = "sessions are in UTC" if found == "timezone" else f"one of {', '.join(VARIABLES)}"
+        raise SqlError("no such variable", hint=hint, variable=name)
     return found

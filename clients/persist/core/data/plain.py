@@ -64,7 +64,7 @@ def _texts(column: Any) -> Any:
 
 
 def _is_beyond(column: Any) -> bool:
-    kind = column.type
+    kind: Any = column.type
     if not (T.is_date32(kind) or T.is_timestamp(kind)) or column.null_count == len(column):
         return False
     of_day = 1 if T.is_date32(kind) else _UNITS[kind.unit] * _DAY_SECONDS
