@@ -78,17 +78,15 @@ def print_table(
 
 
 def _print_plain(columns: Sequence[str], rows: Rows, title: str, caption: str) -> None:
-    cells = [
-        [escaped(column) for column in columns],
-        *([shown(value).replace("\n", " ") for value in row] for row in rows),
-    ]
+    values = ([shown(value).replace("\n", " ") for value in row] for row in rows)
+    cells = [list(map(escaped, columns)), *values]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if title:
         print(escaped(title))
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if caption:
-        print(caption)
+        print(escaped(caption))
 
 
 def _breaks_words(console: Any, table: Any) -> bool:

@@ -84,7 +84,7 @@ def _value(scalar: Any, number: int) -> object:
         return _text(scalar.type, number)
 
 
-def _text(kind: pa.DataType, number: int) -> str:
+def _text(kind: Any, number: int) -> str:
     most = (1 << 31) - 1 if T.is_date32(kind) else (1 << 63) - 1
     if abs(number) == most:
         return "infinity" if number > 0 else "-infinity"

@@ -235,9 +235,7 @@ def begin(tokens: Tokens) -> Statement:
         hint = "a transaction is never less than serializable: leave out the weaker level"
         level = Isolation(found.lower()) if found else tokens.fail("STRICT SERIALIZABLE or SERIALIZABLE", hint=hint)
     if tokens.is_word("READ", "ONLY"):
-        raise SqlNotSupported(
-            "READ ONLY is not supported", hint="BEGIN: a transaction that writes nothing changes nothing"
-        )
+        raise SqlNotSupported("READ ONLY is not supported", hint="BEGIN: what writes nothing changes nothing")
     tokens.word("READ", "WRITE")
     return _ended(tokens, Begin(level))
 
