@@ -92,12 +92,16 @@ def test_deep_nesting_is_called_by_its_name():
         one("select " + "(" * 10_000 + "1" + ")" * 10_000)
 
 
+def time_of(text):
+    statement = one(f"select 1 as of {text}", now_ms=NOW).statement
+    assert isinstance(statement, s.Select)
+    assert statement.as_of is not None
+    return statement.as_of.time
+
+
 def test_a_time_may_be_before_now():
     for text in ("now() - interval '1 minute'", "now() - '60s'::interval", "now - '1m'"):
-        statement = one(f"select 1 as of {text}", now_ms=NOW).statement
-        assert isinstance(statement, s.Select)
-        assert statement.as_of is not None
-        assert statement.as_of.time == one("select 1 as of '-1m'", now_ms=NOW).statement.as_of.time
+        assert time_of(text) == time_of("'-1m'") == NOW - 60_000
 
 
 @pytest.mark.parametrize(
