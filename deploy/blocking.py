@@ -108,7 +108,7 @@ SKIP = {
     # A view changes under a caller that is not on the loop.
     "Environment": {"open", "access", "on_change", "view", "strict_view", "reads"},
     "Cursor": {"location"},
-    "SqlSession": {"run", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
+    "SqlSession": {"run", "parsed", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
     "Oracle": {"open", "check_ahead"},
     "Table": {"complete_at", "complete_before", "complete_to", "fitted", "wal"},
     "TableTransaction": {"add", "check_keys", "replace", "commit"},

@@ -61,7 +61,7 @@ def print_table(
     table = Table()
     for index, column in enumerate(columns):
         numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(Text(escaped(column)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
@@ -74,18 +74,19 @@ def print_table(
         body = _below_each_other(columns, rows, gap=1 if console.width <= NARROW else 2)
     for part in (title, body, caption):
         if part:
-            console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+            console.print(escaped(part), markup=False) if isinstance(part, str) else console.print(part)
 
 
 def _print_plain(columns: Sequence[str], rows: Rows, title: str, caption: str) -> None:
-    cells = [list(columns), *([shown(value).replace("\n", " ") for value in row] for row in rows)]
+    values = ([shown(value).replace("\n", " ") for value in row] for row in rows)
+    cells = [list(map(escaped, columns)), *values]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if title:
-        print(title)
+        print(escaped(title))
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if caption:
-        print(caption)
+        print(escaped(caption))
 
 
 def _breaks_words(console: Any, table: Any) -> bool:
@@ -111,7 +112,7 @@ def _below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]], 
             if not column:
                 mark = f"{shown(value)} "
             elif text := shown(value):
-                grid.add_row(Text(column, style="bold"), Text(mark + text))
+                grid.add_row(Text(escaped(column), style="bold"), Text(mark + text))
                 mark = ""
     return grid
 
@@ -142,8 +143,25 @@ def priced(amount: float) -> str:
     return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
+_CONTROLS: Final = {
+    code: ascii(chr(code))[1:-1]
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+"""What a terminal obeys, or shows in another order, by how it is written instead."""
+
+
+def escaped(text: str) -> str:
+    """The text without what a terminal obeys: who wrote it is not who looks at it."""
+    return text.translate(_CONTROLS)
+
+
 def shown(value: object) -> str:
-    """One value in a table's cell."""
+    """One value in a table's cell, without what a terminal obeys."""
+    return escaped(_shown(value))
+
+
+def _shown(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -160,7 +178,7 @@ def frontier(value: Json) -> list[int]:
 
 def note(text: str) -> None:
     """Print for people what is not part of the output."""
-    print(text, file=sys.stderr)
+    print(escaped(text), file=sys.stderr)
 
 
 @contextlib.contextmanager

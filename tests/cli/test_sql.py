@@ -65,7 +65,7 @@ def test_rows_as_an_arrow_stream(here, capfdbinary):
     [
         ("selct 1", "no statement begins so line=1 column=1 at='SELCT' (SELECT?)"),
         ("select * from nope", "there is no such object name=nope"),
-        ("select 'x'::int", "Could not convert string 'x' to INT32"),
+        ("select 'x'::int", "a text is no whole number got=x"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(persist: Persist, here, text, said):

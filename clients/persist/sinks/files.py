@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history, of_earlier_release
+from persist.core.data.plain import rows_of
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.sinks.sql import shape
 from persist.typed import Record
@@ -122,7 +123,7 @@ class FilesSink:
         if self._format == "parquet":
             self._durable(name, lambda path: pq.write_table(updates, path))
         else:
-            lines = "".join(json.dumps(row, default=_text) + "\n" for row in updates.to_pylist())
+            lines = "".join(json.dumps(row, default=_text) + "\n" for row in rows_of(updates))
             self._durable(name, lambda path: path.write_text(lines))
 
     def _replace(self, manifest: Record) -> None:

@@ -12,6 +12,7 @@ import pyarrow.types as types
 
 from persist.arrow import ArrowField
 from persist.client.collections.sinks.port import of_another_history
+from persist.core.data.plain import values_of
 from persist.core.time.timeline import TEXT_MAX
 from persist.errors import InvalidArgument
 
@@ -98,7 +99,7 @@ def type_of(field: ArrowField, words: Mapping[str, str]) -> str:
 
 def rows(updates: pa.Table) -> Iterator[tuple[object, ...]]:
     """Rows of plain values: nested ones are JSON, dates, times and decimals text."""
-    columns = [[plain(value) for value in column.to_pylist()] for column in updates.columns]
+    columns = [[plain(value) for value in values_of(column)] for column in updates.columns]
     return zip(*columns, strict=True)
 
 

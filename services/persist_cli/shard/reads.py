@@ -12,6 +12,7 @@ import pyarrow as pa
 import persist
 from persist import Progress
 from persist.client.shard.read.listen import log as interruptions
+from persist.core.data.plain import rows_of
 from persist.core.frontier import TIME_MAX
 from persist.dates import dated
 from persist.errors import NotReadable
@@ -235,7 +236,7 @@ def _tell(event: "persist.Updates | persist.Progress", *, json: bool) -> None:
         else:
             print(f"-- complete before {dated_frontier(frontier(event.upper))}", flush=True)
         return
-    for row in event.table.to_pylist():
+    for row in rows_of(event.table):
         if json:
             print_json_line(row)
             continue

@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
+from persist.core.data.plain import rows_of
 from persist.errors import InvalidArgument
 from persist_cli.shard.rows_in import SUFFIXES
 from persist_cli.terminal import counted, print_json_line, print_table
@@ -82,7 +83,7 @@ def limited(batches: Iterable[pa.RecordBatch], most: int | None) -> Generator[pa
 
 
 def _json(batch: pa.RecordBatch) -> int:
-    for row in batch.to_pylist():
+    for row in rows_of(batch):
         print_json_line(row)
     return int(batch.num_rows)
 
@@ -92,7 +93,7 @@ def _table(batches: Generator[pa.RecordBatch, None, None], schema: pa.Schema, ti
     shown: list[list[object]] = []
     more = False
     for batch in batches:
-        rows = batch.slice(0, TABLE_ROWS_MAX - len(shown)).to_pylist()
+        rows = list(rows_of(batch.slice(0, TABLE_ROWS_MAX - len(shown))))
         shown.extend([row[name] for name in schema.names] for row in rows)
         if len(rows) < batch.num_rows:
             more = True

@@ -17,11 +17,12 @@ from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
+from persist.core.data.plain import rows_of, values_of, with_texts
 from persist.dates import dated
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
-from persist_cli.terminal import counted, note, print_json_line, print_table
+from persist_cli.terminal import counted, escaped, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -200,7 +201,7 @@ def _print_table(result: Result) -> None:
     assert result.table is not None
     rows = result.table.slice(0, ROWS_MAX)
     if result.table.schema.names in (["plan"], ["definition"]):
-        print("\n".join(str(value) for value in rows.column(0).to_pylist()))
+        print("\n".join(escaped(str(value)) for value in rows.column(0).to_pylist()))
         return
     caption = counted(result.table.num_rows, "row")
     if result.table.num_rows > ROWS_MAX:
@@ -212,7 +213,7 @@ def _print_table(result: Result) -> None:
 
 def _dated(name: str, column: "pa.ChunkedArray[Any]") -> list[object]:
     """Times of the system, such as that of a hold, with their dates."""
-    values: list[object] = column.to_pylist()
+    values: list[object] = values_of(column)
     if column.type != pa.uint64() or not (name in _TIMES or name.endswith("_ms")):
         return values
     return [dated(value) if isinstance(value, int) else value for value in values]
@@ -236,8 +237,15 @@ def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBat
     elif form is Printed.CSV:
         from pyarrow import csv
 
-        with csv.CSVWriter(sys.stdout.buffer, schema) as writer:
-            yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
+        csv.write_csv(schema.empty_table(), sys.stdout.buffer)
+        # Batch by batch: a column is text where it has a value that Arrow does not write.
+        plain = csv.WriteOptions(include_header=False)
+
+        def put(batch: pa.RecordBatch) -> None:
+            csv.write_csv(with_texts(batch), sys.stdout.buffer, plain)
+            sys.stdout.buffer.flush()
+
+        yield put
     else:
         with pa.ipc.new_stream(sys.stdout.buffer, schema) as writer:  # type: ignore[arg-type]  # narrower than Arrow is
             yield lambda batch: (writer.write_batch(batch), sys.stdout.buffer.flush())
@@ -245,7 +253,7 @@ def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBat
 
 
 def _print_json(batch: pa.RecordBatch) -> None:
-    for row in batch.to_pylist():
+    for row in rows_of(batch):
         print_json_line({name: _number(value) for name, value in row.items()})
 
 
@@ -263,10 +271,10 @@ async def _follow(session: SqlSession, parsed: s.Parsed, form: Printed) -> None:
         if form is not Printed.TABLE:
             await _print_batches(following.schema, _pieces(following.batches()), form)
             return
-        print("\t".join(following.schema.names), flush=True)
+        print("\t".join(map(escaped, following.schema.names)), flush=True)
         async for rows in following.batches():
-            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                print("\t".join(str(_cell(value)) for value in row), flush=True)
+            for row in zip(*map(values_of, rows.columns), strict=True):
+                print("\t".join(escaped(str(_cell(value))) for value in row), flush=True)
 
 
 async def _pieces(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from persist.client.sql.errors import SqlSyntax
-from persist.client.sql.parse.text import KNOWN, parse
+from persist.client.sql.parse.text import KNOWN
 from persist.client.sql.parse.tokens import tokens_of
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.errors import Uninitialized
@@ -139,7 +139,7 @@ class Shell:
 
     async def _statements(self, text: str) -> None:
         runtime = self._session.environment.access.client.location.runtime
-        for each in parse(text, now_ms=runtime.now_ms()):
+        for each in await self._session.parsed(text):
             begun = runtime.monotonic()
             await running.run_one(self._session, each, self._form)
             if self._timing:

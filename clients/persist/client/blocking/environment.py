@@ -22,6 +22,7 @@ from persist.client.shard.times import TimeLike
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import QualifiedName, Statement
+from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
 from persist.core.frontier import Antichain
@@ -47,6 +48,10 @@ class Environment(Held):
     def leads(self) -> bool:
         """Whether this object leads the environment for all."""
         return self._inner.leads
+
+    def audit_events(self) -> Sequence[AuditLogKey]:
+        """All audit events in the order of their ids, read from where they are durable. Raises Uninitialized."""
+        return self._run(self._inner.audit_events())
 
     def resolve(self, name: str | QualifiedName, *, strict: bool = False) -> Described:
         """The item of a name, from memory; with ``strict`` as of now. One that is unknown here is looked for once more.

@@ -31,6 +31,7 @@ from persist.core.catalog.ddl.seen import Seen, seen_by
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
+from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
 from persist.core.ids import ShardId, Token
@@ -122,6 +123,10 @@ class Environment(Closes):
                 await self._sync(catalog)
                 self._looks_done = looks
         return self.view
+
+    async def audit_events(self) -> Sequence[AuditLogKey]:
+        """All audit events in the order of their ids, read from where they are durable. Raises Uninitialized."""
+        return await (await self._opened()).audit_logs()
 
     async def resolve(self, name: str | QualifiedName, *, strict: bool = False) -> Described:
         """The item of a name, from memory; with ``strict`` as of now. One that is unknown here is looked for once more.

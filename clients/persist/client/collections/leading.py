@@ -377,7 +377,8 @@ def _absent(seat: Occupied, environment: str) -> Determinate:
 
 def _led(environment: str, address: str) -> NotWritable:
     hint = (
-        f"give endpoints={address!r}, or PERSIST_CATALOG_ENDPOINTS"
+        f"give endpoints={address!r} to environment() or session(), or Settings(catalog_endpoints=…) to connect(); "
+        "commands take PERSIST_CATALOG_ENDPOINTS"
         if address
         else "start `persist serve catalog --generation 1` and give its address as endpoints=; if its leader is gone "
         "for good, take_over=True leads here instead"

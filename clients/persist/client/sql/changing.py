@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,19 +19,18 @@ from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
+from persist.client.sql import given as values_given
 from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
 from persist.client.sql.doubts import TablesInDoubt
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
-from persist.client.sql.fitting import fitted
+from persist.client.sql.fitting import Each, fitted
 from persist.client.sql.meant import Meant
 from persist.client.sql.parse.literals import Literals
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
-from persist.client.sql.parse.text import only
 from persist.client.sql.querying import Queries, arrow, streamed
 from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
-from persist.client.sql.run.literals import rows_of
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
 from persist.client.table.rows import lacking, times, updates_of, widened
@@ -296,35 +295,41 @@ class RowChanger:
     async def _inserted(
         self, work: ChangingTransaction, statement: Insert | InsertRows, target: Described, schema: Schema
     ) -> pa.Table:
-        if isinstance(statement, InsertRows):
-            found = statement.rows
-        elif isinstance(statement.query, Literals):
-            found = await self._literal(work, statement.query)
-        else:
-            bound, names = await self._queries.bound(statement.query, work.meant)
-            found, _ = await self._run(work, bound, names)
+        given = await self._given(work, statement)
         every = [*schema.key, *schema.val]
-        wanted = statement.columns or tuple(field.name for field in every)[: found.num_columns]
+        wanted = statement.columns or tuple(field.name for field in every)[: len(given)]
         known = {field.name.lower(): field.name for field in every}
         unknown = [name for name in wanted if name.lower() not in known]
         if unknown or len(set(wanted)) < len(wanted):
             raise SqlError(
                 "no such column, or twice", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown or wanted)
             )
-        if len(wanted) != found.num_columns:
-            raise SqlError(
-                "as many values as columns are needed", columns=len(wanted or every), values=found.num_columns
-            )
-        given = {known[name.lower()]: found.column(at) for at, name in enumerate(wanted)}
-        return await self._computed(found, fitted, given, every, found.num_rows)
+        if len(wanted) != len(given):
+            raise SqlError("as many values as columns are needed", columns=len(wanted or every), values=len(given))
+        named = {known[name.lower()]: column for name, column in zip(wanted, given, strict=True)}
+        first = next(iter(given), None)
+        rows = 0 if first is None else first.rows if isinstance(first, Each) else len(first)
+        return await computed(self._queries.runtime, rows, fitted, named, every, rows)
 
-    async def _literal(self, work: ChangingTransaction, literals: Literals) -> pa.Table:
-        queries = self._queries
-        found = await rows_of(literals, queries.engine, queries.runtime.offload)
-        if found is None:
-            select = only(await queries.parsed(literals.source)).statement
-            assert isinstance(select, Select)
-            found, _ = await self._run(work, *await queries.bound(select.query, work.meant))
+    async def _given(
+        self, work: ChangingTransaction, statement: Insert | InsertRows
+    ) -> "Sequence[pa.ChunkedArray[Any] | Each]":
+        """The columns of what is put in: of VALUES each value by itself, of all else as one type."""
+        if isinstance(statement, InsertRows):
+            return statement.rows.columns
+        if isinstance(statement.query, Literals):
+            found: Sequence[Each] = await self._queries.runtime.offload(values_given.read, statement.query)
+            return found
+        rows = values_given.rows_in(statement.query)
+        if rows is None:
+            table, _ = await self._run(work, *await self._queries.bound(statement.query, work.meant))
+            return table.columns
+        offload = self._queries.runtime.offload
+        values: values_given.Given = await offload(values_given.Given, rows)
+        while (query := await offload(values.query)) is not None:
+            table, _ = await self._run(work, *await self._queries.bound(query, work.meant))
+            values.take(table)
+        found = await offload(values.columns)
         return found
 
     async def _matched(
@@ -404,7 +409,7 @@ class RowChanger:
             system = system_collection(each.described)
             written = work.writes.get(each.described.id)
             if system is not None:
-                rows = await system_rows(system, self._queries.access.client, names)
+                rows = await system_rows(system, self._queries.environment, names)
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())

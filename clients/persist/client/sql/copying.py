@@ -15,6 +15,7 @@ import pyarrow.parquet
 from persist.arrow import ArrowField
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
+from persist.core.data.plain import rows_of, with_texts
 from persist.core.data.schema import Schema
 from persist.core.data.types import T
 
@@ -125,7 +126,7 @@ def write(statement: Copy, rows: pa.Table) -> None:
         match kind:
             case "csv":
                 options = pyarrow.csv.WriteOptions(include_header=statement.header, delimiter=statement.delimiter)
-                pyarrow.csv.write_csv(rows, partial, options)
+                pyarrow.csv.write_csv(with_texts(rows), partial, options)
             case "json":
                 _write_json(partial, rows)
             case "parquet":
@@ -152,7 +153,7 @@ def _write_json(path: Path, rows: pa.Table) -> None:
 
     with path.open("w", encoding="utf-8") as out:
         for batch in rows.to_batches():
-            out.writelines(json.dumps(row, default=_text, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+            out.writelines(json.dumps(row, default=_text, ensure_ascii=False) + "\n" for row in rows_of(batch))
 
 
 def _text(value: object) -> str:

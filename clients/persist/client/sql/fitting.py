@@ -5,12 +5,14 @@ Source: collections: queries; the documentation of PostgreSQL, type conversion: 
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowField
+from persist.arrow import ArrowArray, ArrowField
 from persist.client.sql.bind.meaning import bytes_of
 from persist.client.sql.errors import SqlFailed
 from persist.core.data.types import T, is_text
@@ -18,16 +20,62 @@ from persist.core.data.types import T, is_text
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 Nulls: TypeAlias = "pa.Array[Any]"
 
+DIGITS_MAX: Final = 76
+"""Of numbers on their way into a column, which holds fewer."""
 _ZONED: Final = r":\d\d(?:\.\d+)?\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
-def fitted(given: Mapping[str, Column], fields: Sequence[ArrowField], rows: int) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers as texts, to their last digit: of no type until a column says which. Without exponents."""
+
+    texts: ArrowArray
+
+
+Part: TypeAlias = "Numbers | Column"
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A column of VALUES, in which each value is assigned by itself. ``parts``: places, and what stands there; null
+    stands in all others.
+    """
+
+    rows: int
+    parts: tuple[tuple[ArrowArray, Part], ...]
+
+    def assigned(self, kind: pa.DataType) -> "Column | Nulls":
+        """The column in the type of a table's. Raises ValueError, ArrowException: a value does not fit."""
+        places = [each for each, _ in self.parts]
+        pieces: list[Any] = [
+            _of_numbers(part.texts, kind) if isinstance(part, Numbers) else _assigned(part, kind)
+            for _, part in self.parts
+        ]
+        if len(places) == 1 and len(places[0]) == self.rows:
+            found: Column | Nulls = pieces[0]
+            return found
+        if not pieces:
+            return _nulls(self.rows, kind)
+        chunks = [chunk for each in pieces for chunk in (each.chunks if isinstance(each, pa.ChunkedArray) else [each])]
+        given = np.concatenate([each.to_numpy() for each in places])
+        order = np.full(self.rows, -1, np.int64)
+        order[given] = np.arange(len(given))
+        there = pa.array(order, mask=order < 0)
+        return joined(chunks, kind).combine_chunks().take(there)
+
+
+def joined(chunks: Sequence[ArrowArray], kind: pa.DataType) -> Column:
+    """Arrays of one type as one column."""
+    return pa.chunked_array(chunks, kind)  # type: ignore[call-overload,no-any-return]  # the stubs list concrete types
+
+
+def fitted(given: Mapping[str, "Column | Each"], fields: Sequence[ArrowField], rows: int) -> pa.Table:
     """Columns in the types of a table; those that are not given are null. Raises SqlFailed: a value does not fit."""
     columns: list[Column | Nulls] = []
     for each in fields:
         column = given.get(each.name)
         try:
-            columns.append(_nulls(rows, each.type) if column is None else _assigned(column, each.type))
+            columns.append(_fitted(column, each.type, rows))
         except (pa.ArrowException, ValueError) as error:
             raise SqlFailed(
                 "a value does not fit its column",
@@ -40,10 +88,41 @@ def fitted(given: Mapping[str, Column], fields: Sequence[ArrowField], rows: int)
     return pa.table(columns, schema=pa.schema(fields))
 
 
+def _fitted(column: "Column | Each | None", kind: pa.DataType, rows: int) -> "Column | Nulls":
+    if column is None:
+        return _nulls(rows, kind)
+    return column.assigned(kind) if isinstance(column, Each) else _assigned(column, kind)
+
+
+def _of_numbers(texts: ArrowArray, kind: pa.DataType) -> "Column | Nulls":
+    """Numbers in the type of a column: none of them goes by way of another's type."""
+    if is_text(kind):
+        return texts.cast(kind)
+    if T.is_floating(kind):
+        found = texts.cast(kind)
+        is_other = pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "[1-9]"))
+        if pc.any(pc.is_inf(found)).as_py() or pc.any(is_other).as_py():
+            raise ValueError("a number is out of range")
+        return found
+    behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\\.?", ""))
+    scale = pc.max(behind).as_py() or 0
+    if not scale and T.is_integer(kind):
+        return texts.cast(kind)
+    if scale >= DIGITS_MAX:
+        raise ValueError("a number has too many digits")
+    return _assigned(pa.chunked_array([texts.cast(pa.decimal256(DIGITS_MAX, scale))]), kind)
+
+
 def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     is_time = T.is_timestamp(kind) or T.is_date(kind) or T.is_time(kind)
     if is_time and (T.is_integer(column.type) or T.is_floating(column.type) or T.is_decimal(column.type)):
         raise ValueError("a number is no time: to_timestamp(seconds), or make_timestamp(microseconds)")
+    is_plain = is_text(kind) or is_text(column.type) or T.is_null(column.type)
+    if not is_plain and T.is_boolean(kind) != T.is_boolean(column.type):
+        raise ValueError("a truth value is no number, and no number is one")
+    if is_text(kind) and T.is_decimal(column.type):
+        # Arrow writes small ones with an exponent.
+        return pa.array([None if each is None else format(each, "f") for each in column.to_pylist()], kind)
     if T.is_decimal(kind) and T.is_integer(column.type):
         # Arrow asks for room for whatever such an integer could be.
         return column.cast(pa.decimal256(76, kind.scale)).cast(kind)

@@ -83,6 +83,7 @@ class Pending:
             owner=SUPERUSER if self._view is None else self._view.role(self._session.role),
             schema=statement.schema,
             query="" if isinstance(statement, ddl.CreateTable) else statement.query,
+            depends_on=() if isinstance(statement, ddl.CreateTable) else self._ids(statement.reads),
         )
 
     def _grow(self, name: QualifiedName, columns: Sequence[ddl.AddedColumn]) -> None:
@@ -106,6 +107,10 @@ class Pending:
         one, other = self._described(former), self._described(latter) if swap else None
         self._made[former] = None if other is None else replace(other, name=former)
         self._made[latter] = None if one is None else replace(one, name=latter)
+
+    def _ids(self, names: Sequence[QualifiedName]) -> tuple[Id, ...]:
+        there = [self._described(full) for full in map(self._find, names) if full is not None]
+        return tuple(each.id for each in there if each is not None)
 
     def _find(self, name: QualifiedName) -> QualifiedName | None:
         """The full name of what has this name now."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from persist.core.data.plain import values_of
 from persist.typed import SqlRow
 
 
@@ -25,7 +26,7 @@ class Result:
         """The rows as tuples; none for statements without any."""
         if self.table is None:
             return []
-        columns = [column.to_pylist() for column in self.table.columns]
+        columns = [values_of(column) for column in self.table.columns]
         return list(zip(*columns, strict=True)) if columns else [()] * self.table.num_rows
 
     @property

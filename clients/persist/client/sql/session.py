@@ -4,8 +4,8 @@ Source: collections: queries.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -73,9 +73,8 @@ class SqlSession(Closes):
         DuckDB does. ``owns``: the environment is closed with it.
         """
         self.environment = environment
-        self._role = role or environment.session.role
-        self._set = {"role": self._role} | ({} if runner is None else {"runner": runner.name})
-        self.variables = Variables(dict(self._set))
+        opening = {"role": role or environment.session.role}
+        self.variables = Variables(opening if runner is None else opening | {"runner": runner.name})
         self.files = files
         self._sources = sources
         self._owns = owns
@@ -106,7 +105,14 @@ class SqlSession(Closes):
         BelowHold, NotYetAvailable, and what else defining, reading and writing raise.
         """
         with self._cursors.returning():
-            return [await self.run(each.statement) for each in await self._queries.parsed(text, params)]
+            return [await self.run(each.statement) for each in await self.parsed(text, params)]
+
+    async def parsed(self, text: str, params: object = None) -> list[s.Parsed]:
+        """The statements of a text. Raises SqlSyntax and SqlNotSupported: a transaction has failed then, as with a
+        statement that goes wrong.
+        """
+        with self._failing():
+            return await self._queries.parsed(text, params)
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
@@ -128,19 +134,26 @@ class SqlSession(Closes):
             raise SqlError("the transaction failed", hint="ROLLBACK, and begin again")
         self._sent.begin()
         self._queries.begin()
+        with self._failing():
+            try:
+                async with asyncio.timeout(self.variables.timeout):
+                    notice = await self._settled(work) if settles else ""
+                    result = await work
+                    return replace(result, notice="; ".join(each for each in (notice, result.notice) if each))
+            except TimeoutError:
+                raise self._sent.timed_out() from None
+            except RecursionError as error:
+                hint = "put parts of it into views, or WITH"
+                raise SqlError("the statement is nested too deeply", hint=hint) from error
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A block after whose error a transaction only ends: also one that was interrupted, of which it is not known
+        what it has done, and one that was no statement.
+        """
         try:
-            async with asyncio.timeout(self.variables.timeout):
-                notice = await self._settled(work) if settles else ""
-                result = await work
-                return replace(result, notice="; ".join(each for each in (notice, result.notice) if each))
-        except TimeoutError:
-            self._failed = self.in_transaction
-            raise self._sent.timed_out() from None
-        except RecursionError as error:
-            self._failed = self.in_transaction
-            raise SqlError("the statement is nested too deeply", hint="put parts of it into views, or WITH") from error
+            yield
         except BaseException:
-            # Also one that was interrupted: what it has done of itself is not known.
             self._failed = self.in_transaction
             raise
 
@@ -228,7 +241,6 @@ class SqlSession(Closes):
         await self._end()
         self._cursors.close()
         self.variables.values.clear()
-        self.variables.values.update(self._set)
 
     async def close(self) -> None:
         """Roll back what was begun, and release everything."""
@@ -239,7 +251,7 @@ class SqlSession(Closes):
             await self.environment.close()
 
     async def _one(self, text: str, params: object) -> s.Statement:
-        return only(await self._queries.parsed(text, params)).statement
+        return only(await self.parsed(text, params)).statement
 
     async def _run(self, statement: s.Statement) -> Result:
         if is_definition(statement):

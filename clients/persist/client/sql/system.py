@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from persist.client.collections.environment import Environment
 from persist.client.collections.reading.live import rows_of
-from persist.client.shard.client import ShardClient
 from persist.client.sql.errors import SqlError
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.privileges import check_may
@@ -28,10 +28,10 @@ def system_collection(described: Described) -> SystemCollection | None:
     return _BY_NAME.get((described.name.schema or "", described.name.item))
 
 
-async def system_rows(collection: SystemCollection, client: ShardClient, view: CatalogView | None) -> pa.Table:
-    """The rows of a system collection; none where there is no environment yet."""
+async def system_rows(collection: SystemCollection, environment: Environment, view: CatalogView | None) -> pa.Table:
+    """The rows of a system collection; none where there is no environment yet. Raises as ``rows_of``."""
     if view is not None:
-        return await rows_of(collection, client, view)
+        return await rows_of(collection, environment.access.client, view, environment.audit_events)
     return pa.schema([*collection.schema.key, *collection.schema.val]).empty_table()
 
 

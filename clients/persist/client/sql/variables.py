@@ -4,7 +4,7 @@ Source: collections: queries; docs/sql.md.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from persist.client.sql.bind.spark import RUNNER
@@ -96,12 +96,13 @@ _ALSO: Final = {"transaction_isolation": "isolation", "default_transaction_isola
 
 @dataclass(slots=True)
 class Variables:
-    """Those of one session."""
+    """Those of one session. ``opening``: what it was opened with, which RESET gives back: never more than that."""
 
-    values: dict[str, str]
+    opening: dict[str, str]
+    values: dict[str, str] = field(default_factory=dict)
 
     def set(self, name: str, values: Sequence[str]) -> None:
-        """Set one; nothing: to its default. Raises SqlError (there is none of this name), InvalidArgument."""
+        """Set one; nothing: to what the session was opened with. Raises SqlError (there is none), InvalidArgument."""
         known = _known(name)
         if not values or (len(values) == 1 and values[0].upper() == "DEFAULT"):
             self.values.pop(known, None)
@@ -113,7 +114,7 @@ class Variables:
     def get(self, name: str) -> str:
         """What one is set to. Raises SqlError."""
         known = _known(name)
-        return self.values.get(known, VARIABLES[known].default)
+        return self.values.get(known, self.opening.get(known, VARIABLES[known].default))
 
     @property
     def isolation(self) -> Isolation:
@@ -148,5 +149,6 @@ class Variables:
 def _known(name: str) -> str:
     found = _ALSO.get(name.lower(), name.lower())
     if found not in VARIABLES:
-        raise SqlError("no such variable", hint=f"one of {', '.join(VARIABLES)}", variable=name)
+        hint = "sessions are in UTC" if found == "timezone" else f"one of {', '.join(VARIABLES)}"
+        raise SqlError("no such variable", hint=hint, variable=name)
     return found

@@ -67,8 +67,8 @@ class Computed:
 async def computed(client: ShardClient, names: Names, item: Described) -> Computed:
     """The rows of a system collection now. Raises InvalidArgument for those that are made of what only leaders know."""
     collection = collection_of(item)
-    if collection is None or collection.needs_events or not isinstance(names, CatalogView):
-        raise InvalidArgument("these rows are not in memory", hint="ask the catalog for its audit log", name=item.name)
+    if collection is None or not isinstance(names, CatalogView):
+        raise InvalidArgument("these rows are not in memory", hint="read it by SQL", name=item.name)
     return Computed(collection.schema, await rows_of(collection, client, names))
 
 

@@ -5,7 +5,7 @@ Source: design document 5, Monitoring.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -15,14 +15,15 @@ from persist.core.catalog.ddl.resolve import PERSIST_CATALOG
 from persist.core.catalog.ddl.system_tables import BY_NAME, Live, SystemCollection
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.kinds import HOLD, ITEM
-from persist.core.catalog.objects import ItemKey
+from persist.core.catalog.objects import AuditLogKey, ItemKey
 from persist.core.catalog.values import Id
 from persist.core.frontier import Antichain
-from persist.errors import PersistError
+from persist.errors import InvalidArgument, PersistError
 
 HOLDS: Final = BY_NAME[PERSIST_CATALOG, "holds"]
 AT_ONCE: Final = 16
 
+Events: TypeAlias = Callable[[], Awaitable[Sequence[AuditLogKey]]]
 Part: TypeAlias = tuple[int, int]
 """The latest time in it, and its encoded bytes."""
 
@@ -69,8 +70,19 @@ async def _each_held(view: CatalogView, look: Callable[[Id, str], Awaitable[None
     await asyncio.gather(*(in_turn(each.id, str(each.data)) for each in there if each.data is not None))
 
 
-async def rows_of(collection: SystemCollection, client: ShardClient, view: CatalogView) -> pa.Table:
-    """The rows of a system collection now. RPCs as ``live`` where it shows how holds stand, else none."""
+async def rows_of(
+    collection: SystemCollection, client: ShardClient, view: CatalogView, events: Events | None = None
+) -> pa.Table:
+    """The rows of a system collection now. RPCs as ``live`` where it shows how holds stand, else none.
+
+    ``events``: what reads the audit log, which no view of a catalog has. Raises InvalidArgument: it is needed, and was
+    not given; and what it raises.
+    """
+    if collection.needs_events:
+        if events is None:
+            hint = "SELECT … FROM persist_catalog.audit_events, or the catalog's audit_logs()"
+            raise InvalidArgument("these rows are not in memory", hint=hint, name=collection.name)
+        return collection.rows(view, Live(events=await events()))
     return collection.rows(view, await live(client, view)) if collection is HOLDS else collection.rows(view)
 
 

@@ -116,7 +116,7 @@ def bind(
     view, which has to be readable. ``known``: the columns it was made of where what it reads has got more since.
     Raises UnknownObject, with near names and the place; SqlNotSupported; SqlError (a name that has no rows); TooLarge.
     """
-    binding = _Binding(names, session, definite, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max)
+    binding = _Binding(names, session, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max)
     binding.count(query)
     functions.check(query, definite=definite)
     named, bound = binding.bound(query.copy(), 0, known)
@@ -135,7 +135,6 @@ class _Binding:
         self,
         names: Resolving,
         session: Session,
-        definite: bool,
         depth_max: int,
         views_max: int,
         nodes_max: int | None,
@@ -146,7 +145,7 @@ class _Binding:
         self._views_left = views_max
         self._names = names
         self._session = session
-        self._definite = definite
+        self._of_view: Described | None = None
         self.relations: dict[str, BoundRelation] = {}
         self.reads: list[Described] = []
 
@@ -185,6 +184,14 @@ class _Binding:
             self._place(table, described, depth)
         return named, query
 
+    def _inner(self, query: exp.Query, view: Described, depth: int) -> exp.Expr:
+        """The query of a view over relations. Raises SqlError where it reads what the view does not depend on."""
+        former, self._of_view = self._of_view, view
+        try:
+            return self.bound(query.copy(), depth + 1, view.known)[1]
+        finally:
+            self._of_view = former
+
     def _check(self, table: exp.Table) -> None:
         strange = sorted(name for name, value in table.args.items() if value and name not in _TABLE_PARTS)
         if strange:
@@ -210,6 +217,10 @@ class _Binding:
             described = self._names.resolve(name_of(table), self._session)
         except UnknownObject as error:
             raise UnknownObject(error.message, hint=error.hint, **error.details, **where(table)) from error
+        if self._of_view is not None and described.id not in self._of_view.depends_on:
+            raise SqlError(
+                "a view reads what it was not made of", hint=_ANEW, name=self._of_view.name, reads=described.name
+            )
         if described.schema is None or described.kind in (ObjectType.SINK, ObjectType.HOLD, ObjectType.CURSOR):
             raise SqlError(
                 "this has no rows to read",
@@ -232,10 +243,11 @@ class _Binding:
                 )
             if self._nodes_max is not None and len(described.query) > self._nodes_max * _NODE_CHARACTERS:
                 raise TooLarge
-            statement = one(described.query).statement
-            assert isinstance(statement, Select)
-            self.count(statement.query)
-            _, inner = self.bound(statement.query.copy(), depth + 1, described.known)
+            query = query_of(described)
+            self.count(query)
+            # SUBTLE: a catalog takes a text from any client: what it says is looked at here, not where it was made.
+            functions.check(query, definite=True)
+            inner = self._inner(query, described, depth)
             rest = {name: value for name, value in table.args.items() if name not in ("this", "db", "catalog")}
             columns = described.schema
             if columns is not None and not (rest.get("alias") and rest["alias"].args.get("columns")):
@@ -248,6 +260,21 @@ class _Binding:
         table.set("this", exp.to_identifier(relation.name))
         table.set("db", None)
         table.set("catalog", None)
+
+
+def query_of(view: Described) -> exp.Query:
+    """The query of a view, from its text. Raises SqlError: that is none, as what no statement made may be."""
+    try:
+        statement = one(view.query).statement
+    except SqlError as error:
+        why = str(error)[:200]
+        raise SqlError("the text of a view is no query", hint=_ANEW, name=view.name, why=why) from error
+    if not isinstance(statement, Select) or statement.as_of is not None:
+        raise SqlError("the text of a view is no query", hint=_ANEW, name=view.name)
+    return statement.query
+
+
+_ANEW: Final = "DROP VIEW it, and CREATE VIEW it anew"
 
 
 def name_of(table: exp.Table) -> QualifiedName:

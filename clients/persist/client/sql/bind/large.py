@@ -8,10 +8,10 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of
+from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of, query_of
 from persist.client.sql.bind.pushdown import pushed
-from persist.client.sql.parse.statements import Parsed, Select
-from persist.client.sql.parse.text import one, parse
+from persist.client.sql.parse.statements import Parsed
+from persist.client.sql.parse.text import parse
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import KnownColumns, ObjectType
@@ -88,21 +88,20 @@ async def _known(query: exp.Expr, names: Resolving, session: Session, offload: O
     known = _Known()
     asked: set[QualifiedName] = await offload(_names, [query])
     while asked:
-        views: list[str] = []
+        views: list[Described] = []
         for name in asked:
             try:
                 found = known.found[name] = names.resolve(name, session)
             except PersistError as error:
                 known.found[name] = error
             else:
-                views += [found.query] if found.kind is ObjectType.VIEW else []
+                views += [found] if found.kind is ObjectType.VIEW else []
         asked = await offload(_names_of_views, views) - known.found.keys()
     return known
 
 
-def _names_of_views(views: Iterable[str]) -> set[QualifiedName]:
-    statements = [one(each).statement for each in views]
-    return _names([each.query for each in statements if isinstance(each, Select)])
+def _names_of_views(views: Iterable[Described]) -> set[QualifiedName]:
+    return _names(map(query_of, views))
 
 
 def _names(queries: Iterable[exp.Expr]) -> set[QualifiedName]:

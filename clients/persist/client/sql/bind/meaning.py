@@ -4,6 +4,7 @@ What differs is found by tests/client/sql/reading/test_against_postgres.py, whic
 Source: docs/sql.md, queries.
 """
 
+import decimal
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,6 +16,17 @@ from persist.extras import extra
 with extra("sql"):
     from sqlglot import exp
 
+DIGITS_MAX: Final = 38
+"""Of a number that is exact."""
+_INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "INT128"})
+_WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_AS_POSTGRES: Final = (
+    (r"\.0$", ""),
+    (r"^(-?\d)(\d{15})(?:\.(\d+))?$", r"\1.\2\3e+15"),
+    (r"\.?0+e\+15$", "e+15"),
+    ("^nan$", "NaN"),
+    ("^(-?)inf$", r"\1Infinity"),
+)
 ROWS_MAX: Final = 64
 """In a list that is written out value by value."""
 _PARTS: Final = {"SECOND": 1_000_000, "SECONDS": 1_000_000, "MILLISECOND": 1_000, "MILLISECONDS": 1_000}
@@ -37,6 +49,21 @@ def meant(query: exp.Expr) -> exp.Expr:
         else:
             node.replace(put)
     return query
+
+
+def _number(node: exp.Expr) -> exp.Expr:
+    """A number with an exponent is exact, as all that are written: DuckDB takes it to be a floating-point one."""
+    text = str(node.this)
+    if not isinstance(node, exp.Literal) or node.is_string or "e" not in text.lower():
+        return node
+    number = decimal.Decimal(text)
+    if abs(number.adjusted()) > DIGITS_MAX:
+        return node
+    scale = max(-int(number.as_tuple().exponent), 0)
+    digits = max(len(f"{abs(number):f}".replace(".", "").lstrip("0")), scale, 1)
+    if digits > DIGITS_MAX:
+        return node
+    return exp.cast(exp.Literal.string(f"{number:f}"), exp.DataType.build(f"decimal({digits}, {scale})"))
 
 
 def _like(node: exp.Expr) -> exp.Expr:
@@ -131,6 +158,9 @@ def _cast(node: exp.Expr) -> exp.Expr:
     word = getattr(getattr(kind, "this", None), "name", "")
     if word in ("VARBINARY", "BINARY") and isinstance(node.this, exp.Literal) and node.this.is_string:
         return exp.convert(bytes_of(str(node.this.this)))
+    _check_integer(node, word)
+    if word in ("TEXT", "VARCHAR") and (real := _is_real(node.this)):
+        return _text_of_real(node, double=real == "DOUBLE")
     if word not in ("VARCHAR", "CHAR", "BPCHAR", "NCHAR", "NVARCHAR") or kind is None:
         return node
     length = kind.expressions[0].copy() if kind.expressions else exp.Literal.number(1)
@@ -138,6 +168,47 @@ def _cast(node: exp.Expr) -> exp.Expr:
         return node
     text = exp.Anonymous(this="left", expressions=[exp.cast(node.this.copy(), "text"), length])
     return text if word in ("VARCHAR", "NVARCHAR") else exp.Anonymous(this="rtrim", expressions=[text])
+
+
+def _check_integer(node: exp.Expr, word: str) -> None:
+    """A text that is no whole number is refused, which DuckDB rounds."""
+    if word not in _INTEGERS or not isinstance(node.this, exp.Literal) or not node.this.is_string:
+        return
+    text = str(node.this.this)
+    if _WHOLE.fullmatch(text) is None:
+        raise SqlFailed("a text is no whole number", hint="such as '5'; '5.5'::numeric::int rounds", got=text[:80])
+
+
+def _is_real(node: exp.Expr) -> str:
+    """DOUBLE or FLOAT, where a value says that it is one of these; else empty."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    word = getattr(node.to.this, "name", "") if isinstance(node, exp.Cast) else ""
+    return word if word in ("DOUBLE", "FLOAT") else ""
+
+
+def _text_of_real(node: exp.Expr, *, double: bool) -> exp.Expr:
+    """``1``, ``1e+15``, ``NaN`` and ``Infinity``, where DuckDB writes 1.0, 1000000000000000.0, nan and inf."""
+    if not double:
+        hint = "x::float8::text, or x::numeric::text"
+        raise SqlNotSupported("a REAL is written in another way than here", hint=hint, **where(node))
+    text: exp.Expr = node.copy()
+    for pattern, put in _AS_POSTGRES:
+        text = exp.Anonymous(
+            this="regexp_replace", expressions=[text, exp.Literal.string(pattern), exp.Literal.string(put)]
+        )
+    return text
+
+
+def _matches(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "regexp_matches":
+        hint = "x ~ pattern says whether it matches, regexp_extract(x, pattern, 1) what a group did"
+        raise SqlNotSupported("regexp_matches is not supported", hint=hint, **where(node))
+    return node
+
+
+def _bits(node: exp.Expr) -> exp.Expr:
+    raise SqlNotSupported("texts of bits are not supported", hint="write the number", **where(node))
 
 
 def bytes_of(text: str) -> bytes:
@@ -183,6 +254,7 @@ def _substring(node: exp.Expr) -> exp.Expr:
 
 
 _CHANGES: Final[dict[type, Callable[[exp.Expr], exp.Expr]]] = {
+    exp.Literal: _number,
     exp.Like: _like,
     exp.ILike: _like,
     exp.SimilarTo: _similar,
@@ -193,5 +265,7 @@ _CHANGES: Final[dict[type, Callable[[exp.Expr], exp.Expr]]] = {
     exp.Cast: _cast,
     **dict.fromkeys((exp.TimeToStr, exp.StrToTime, exp.StrToDate, exp.ToChar), _formatted),
     exp.Hex: _hex,
+    exp.Anonymous: _matches,
+    exp.BitString: _bits,
     exp.Substring: _substring,
 }

@@ -8,6 +8,7 @@ from persist.client.sql.parse.columns import column
 from persist.client.sql.parse.statements import Begin, SetVariable, Show, Statement
 from persist.client.sql.parse.tokens import Tokens
 from persist.core.catalog.ddl import statements as ddl
+from persist.core.catalog.ddl.privileges import APPLY
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.time.isolation import Isolation
@@ -189,7 +190,7 @@ def grant(tokens: Tokens) -> Statement:
     revoke = tokens.one_of("GRANT", "REVOKE") == "REVOKE"
     if tokens.word("ALL"):
         tokens.word("PRIVILEGES")
-        letters = "".join(PRIVILEGES.values())
+        letters = ""
     else:
         asked = tokens.listed(
             lambda: tokens.one_of(*PRIVILEGES) or tokens.fail(f"a privilege: {', '.join(PRIVILEGES)}")
@@ -198,6 +199,8 @@ def grant(tokens: Tokens) -> Statement:
     tokens.expect("ON")
     found = tokens.one_of(*KINDS)
     kind = KINDS[found] if found else ObjectType.TABLE
+    # ALL: what may be granted on such a thing; where there is nothing, the leader says so.
+    letters = letters or "".join(each for each in APPLY.get(kind, "") if each in PRIVILEGES.values()) or "r"
     name = named(tokens, kind)
     tokens.expect("FROM" if revoke else "TO")
     roles = tokens.listed(lambda: tokens.name("the name of a role"))
@@ -229,7 +232,11 @@ def begin(tokens: Tokens) -> Statement:
     level = None
     if tokens.word("ISOLATION", "LEVEL"):
         found = tokens.one_of("STRICT SERIALIZABLE", "SERIALIZABLE")
-        level = Isolation(found.lower()) if found else tokens.fail("STRICT SERIALIZABLE or SERIALIZABLE")
+        hint = "a transaction is never less than serializable: leave out the weaker level"
+        level = Isolation(found.lower()) if found else tokens.fail("STRICT SERIALIZABLE or SERIALIZABLE", hint=hint)
+    if tokens.is_word("READ", "ONLY"):
+        raise SqlNotSupported("READ ONLY is not supported", hint="BEGIN: what writes nothing changes nothing")
+    tokens.word("READ", "WRITE")
     return _ended(tokens, Begin(level))
 
 
@@ -243,6 +250,9 @@ def setting(tokens: Tokens) -> Statement:
     tokens.word("SESSION")
     if tokens.word("TRANSACTION", "ISOLATION", "LEVEL"):
         name = "isolation"
+    elif tokens.is_word("ROLE") and not (tokens.is_word("ROLE", "=") or tokens.is_word("ROLE", "TO")):
+        tokens.at += 1
+        return _ended(tokens, SetVariable("role", () if tokens.word("NONE") else (_value(tokens),)))
     else:
         name = tokens.name("a variable")
         if not tokens.word("="):
@@ -278,7 +288,8 @@ def show(tokens: Tokens) -> Statement:
     if listed is None:
         if tokens.word("ALL"):
             return _ended(tokens, Show("ALL"))
-        if tokens.peek is None or any(tokens.is_word(*each.removesuffix("S").split()) for each in LISTS):
+        is_of_list = any(tokens.is_word(*each.removesuffix("S").split()) for each in LISTS)
+        if tokens.peek is None or (is_of_list and not tokens.is_word("ROLE")):
             tokens.fail("what to show", hint=f"{', '.join(LISTS)}, COLUMNS FROM name, or a variable")
         return _ended(tokens, Show("VARIABLE", variable=tokens.name("what to show, or a variable")))
     of = None

@@ -181,6 +181,8 @@ def _materialized_view(tokens: Tokens) -> Statement:
 
 def _index(tokens: Tokens) -> Statement:
     exists = _if_not_exists(tokens)
+    if tokens.is_word("ON"):
+        tokens.fail("the name of the index", hint="indexes have names: CREATE INDEX name ON t (columns)")
     name = tokens.name("the name of the index")
     tokens.expect("ON")
     on = tokens.qualified("what the index is on")

@@ -45,6 +45,7 @@ KNOWN: Final = tuple(word for word in _BY_WORD if word.isalpha())
 """Words that statements begin with."""
 
 _ELSEWHERE: Final = {
+    "ADVANCE": "ALTER HOLD name ADVANCE [TO time]",
     "ATTACH": "other databases are not reached from SQL",
     "CALL": "there are no procedures",
     "DESC": "SHOW COLUMNS FROM name",

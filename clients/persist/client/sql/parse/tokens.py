@@ -341,7 +341,11 @@ class Tokens:
                 column=max(column - len(near) + 1, 1),
                 at=repr(near)[:80],
             ) from error
-        except (TokenError, RecursionError, ValueError, TypeError, AttributeError) as error:
+        except RecursionError as error:
+            line, column = place(self.text, tokens[0].start)
+            hint = "put parts of it into views, or WITH"
+            raise SqlSyntax("the statement is nested too deeply", hint=hint, line=line, column=column) from error
+        except (TokenError, ValueError, TypeError, AttributeError) as error:
             # What sqlglot does with texts that are no SQL at all is many things.
             line, column = place(self.text, tokens[0].start)
             raise SqlSyntax("no statement", line=line, column=column, at=repr(tokens[0].text)[:80]) from error

@@ -27,7 +27,7 @@ def time(tokens: Tokens, now_ms: int) -> int:
     if given is None:
         given = tokens.optional_integer()
     if given is None and (tokens.word("NOW", "(", ")") or tokens.word("NOW")):
-        given = "now"
+        return time_of("now", now_ms) - (milliseconds(tokens) if tokens.word("-") else 0)
     if given is None:
         tokens.one_of("TIMESTAMP", "TIMESTAMPTZ")
         given = tokens.string("a time")

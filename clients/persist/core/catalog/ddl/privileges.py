@@ -62,7 +62,10 @@ def bits(privileges: str, kind: ObjectType) -> int:
     allowed = APPLY.get(kind, "")
     wrong = [each for each in privileges if each not in allowed]
     if wrong or not privileges:
-        hint = f"of {allowed}" if allowed else f"nothing can be granted on a {kind.words}"
+        words = ", ".join(WORDS[each] for each in allowed)
+        hint = (
+            f"of {words}; ALL ON {kind.words.upper()} name" if allowed else f"nothing can be granted on a {kind.words}"
+        )
         raise InvalidArgument("no such privilege on this", hint=hint, kind=kind.words, got=privileges[:20])
     return sum(BITS[each] for each in set(privileges))
 

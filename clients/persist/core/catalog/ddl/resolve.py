@@ -50,6 +50,14 @@ def new_places(name: QualifiedName, session: Session) -> tuple[Place, ...]:
     return ((name.database, name.schema),)
 
 
+def check_columns(names: Iterable[str]) -> None:
+    """Raise InvalidArgument unless columns may be called so: what is no text to look at is not shown as one."""
+    for name in names:
+        if not name or len(name) > NAME_MAX or not name.isprintable():
+            hint = f"printable, from 1 to {NAME_MAX} characters; in a query: expression AS name"
+            raise InvalidArgument("malformed name of a column", hint=hint, got=ascii(name[:80]))
+
+
 def check_new_name(part: str) -> str:
     """The name, when something new may be called so. Raises InvalidArgument."""
     if not part or len(part) > NAME_MAX or not part.isprintable():

@@ -8,7 +8,7 @@ from persist.core.catalog.ddl.described import DATABASE, SCHEMA, Described
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.growing import follow_schema
-from persist.core.catalog.ddl.resolve import check_new_name
+from persist.core.catalog.ddl.resolve import check_columns, check_new_name
 from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
@@ -40,6 +40,7 @@ def create_table(it: Planning, statement: CreateTable) -> Executed:
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
     it.check_free(schema, name)
+    check_columns(statement.schema.updates.names)
     if statement.mode not in MODES:
         raise InvalidArgument("a table has no such mode", hint=" or ".join(MODES), got=statement.mode[:80])
     timeline = timeline_of(statement.timeline)

@@ -10,6 +10,7 @@ from persist.core.catalog.ddl.described import RUNNER, Described
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.creating import options, own_shard, skipped
+from persist.core.catalog.ddl.resolve import check_columns
 from persist.core.catalog.ddl.statements import CreateIndex, CreateMaterializedView, CreateView, QualifiedName, quoted
 from persist.core.catalog.ddl.variables import default_retain
 from persist.core.catalog.kinds import ITEM
@@ -32,6 +33,7 @@ def create_view(it: Planning, statement: CreateView) -> Executed:
         return skipped(tag, there)
     if there is None or not statement.replace:
         it.check_free(schema, name)
+    check_columns(statement.schema.updates.names)
     reads = it.read_by_query(statement.reads, statement.meant)
     context_of(it, reads)
     details = ItemDetails(
@@ -80,6 +82,7 @@ def create_materialized_view(it: Planning, statement: CreateMaterializedView) ->
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
     it.check_free(schema, name)
+    check_columns(statement.schema.updates.names)
     reads = it.read_by_query(statement.reads, statement.meant)
     may_use_clusters(it)
     timeline = context_of(it, reads)

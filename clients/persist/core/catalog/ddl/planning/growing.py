@@ -13,6 +13,7 @@ from persist.core.catalog import objects as o
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.planning.context import Planning
+from persist.core.catalog.ddl.resolve import check_columns
 from persist.core.catalog.ddl.statements import AddColumns, AddedColumn
 from persist.core.catalog.errors import UniquenessViolation, UnknownObject
 from persist.core.catalog.kinds import ITEM
@@ -90,6 +91,7 @@ def _wanted(
     for each in columns:
         name = known.get(each.name.lower())
         if name is None:
+            check_columns([each.name])
             known[each.name.lower()] = each.name
             added.append(pa.field(each.name, each.type))
         elif each.if_not_exists:
