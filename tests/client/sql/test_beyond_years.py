@@ -49,8 +49,8 @@ async def test_sinks_go_on_after_such_a_row(tmp_path):
     ts, diff = pa.repeat(pa.scalar(1, pa.uint64()), 4), pa.repeat(pa.scalar(1, pa.int64()), 4)
     updates = table.append_column("ts", ts).append_column("diff", diff)
     for sink in (FilesSink(tmp_path / "f", "jsonl"), SqliteSink(tmp_path / "a.db", "t")):
-        sink.begin("k", updates.schema)
-        sink.write("k", updates, None, 2)
+        sink.begin("k", 0, updates.schema)
+        sink.write("k", 0, updates, None, 2)
         sink.close()
     (file,) = FilesSink(tmp_path / "f", "jsonl").files()
     lines = [json.loads(line) for line in file.read_text().splitlines()]

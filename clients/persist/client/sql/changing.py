@@ -21,10 +21,8 @@ from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql import given as values_given
 from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
-from persist.client.sql.doubts import TablesInDoubt
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import Each, fitted
-from persist.client.sql.meant import Meant
 from persist.client.sql.parse.literals import Literals
 from persist.client.sql.parse.queries import table_of
 from persist.client.sql.parse.statements import Delete, Dml, Insert, InsertRows, Select, Update
@@ -33,6 +31,8 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
+from persist.client.sql.transacting.doubts import TablesInDoubt
+from persist.client.sql.transacting.meant import Meant
 from persist.client.table.rows import lacking, times, updates_of, widened
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact

@@ -18,14 +18,14 @@ from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import BoundQuery, BoundRelation
 from persist.client.sql.bind.spark import spark_text
 from persist.client.sql.errors import SqlError
-from persist.client.sql.meant import Meant
 from persist.client.sql.parse.statements import Parsed, Select
-from persist.client.sql.pending import Pending
 from persist.client.sql.run.engine import Answer, Engine, Relation
 from persist.client.sql.run.port import Runner
 from persist.client.sql.run.relations import Rows, Streamed
 from persist.client.sql.run.runner import Gathered, PlannedQuery, PlannedRows
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
+from persist.client.sql.transacting.meant import Meant
+from persist.client.sql.transacting.pending import Pending
 from persist.client.sql.variables import DUCKDB, Variables
 from persist.core.catalog.ddl.described import ROLE
 from persist.core.catalog.ddl.resolve import unknown
