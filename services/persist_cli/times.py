@@ -4,16 +4,13 @@ A shard's times are whatever its writers chose. Words and dates mean millisecond
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
+from persist.client.timeline.dates import dated
+
 TIMES_HELP: Final = "A number, now, -5m, or a date (2026-11-22T06:00, UTC unless it says)."
-
-DATED_MIN: Final = 10**11
-"""From here on (1973) a time is taken for milliseconds when it is shown; counts stay below."""
-
 
 def time_of(text: str, now_ms: int) -> int:
     """The time a person means. Raises BadParameter."""
@@ -24,17 +21,6 @@ def time_of(text: str, now_ms: int) -> int:
         return times.time_of(text, now_ms)
     except InvalidArgument:
         raise typer.BadParameter(f"{text!r} is no time. {TIMES_HELP}") from None
-
-
-def dated(time: int) -> str:
-    """A time, and the date it is if it is in milliseconds: ``1795326402596 (2026-11-22T05:46:42.596Z)``."""
-    try:
-        date = datetime.fromtimestamp(time / 1000, UTC) if time >= DATED_MIN else None
-    except (OverflowError, ValueError, OSError):
-        date = None
-    if date is None:
-        return str(time)
-    return f"{time} ({date.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z)"
 
 
 def dated_frontier(elements: Sequence[int]) -> str:

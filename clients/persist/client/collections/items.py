@@ -5,7 +5,7 @@ the environment is kept in memory, and followed. Source: collections: names.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from persist.client.catalog.log.shard_log import open_shard_log
@@ -48,20 +48,23 @@ class Items:
         self._environment: Environment | None = None
         self._turn = asyncio.Lock()
 
-    async def find(self, name: str, deadline: Deadline) -> Named | None:
-        """The shard of the item of this name; None: no item has it, or there is no environment.
+    async def find(
+        self, name: str, shards: Collection[ShardId], deadline: Deadline
+    ) -> tuple[Named | None, Mapping[ShardId, Named]]:
+        """The shard of the item of this name, None if no item has it; and which of these shards items have.
 
-        Raises InvalidArgument: what has this name has no shard.
+        Neither without an environment. Raises InvalidArgument: what has this name has no shard.
         """
-        try:
-            wanted = name_of(name)
-        except InvalidArgument:
-            return None
         view = await self._seen(deadline)
         if view is None:
-            return None
-        found = view.find(wanted, Session())
-        return None if found is None else _named(view.get(found))
+            return None, {}
+        owners = {shard: claim for shard in shards if (claim := _claim(view, shard)) is not None}
+        try:
+            found = view.find(name_of(name), Session())
+        except InvalidArgument:
+            # It is no name of an item, and may be one of a shard.
+            found = None
+        return None if found is None else _named(view.get(found)), owners
 
     async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
         """What the item is whose rows, or bindings, this shard has; None: there is none."""

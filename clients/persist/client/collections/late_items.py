@@ -3,7 +3,7 @@
 Source: collections: names (cost).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from persist.client.collections.access import Access
@@ -24,10 +24,12 @@ class LateItems:
         self._environment = environment
         self._items: Items | None = None
 
-    async def find(self, name: str, deadline: Deadline) -> Named | None:
+    async def find(
+        self, name: str, shards: Collection[ShardId], deadline: Deadline
+    ) -> tuple[Named | None, Mapping[ShardId, Named]]:
         """See Claims."""
         items = await self._there(deadline)
-        return None if items is None else await items.find(name, deadline)
+        return (None, {}) if items is None else await items.find(name, shards, deadline)
 
     async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:
         """See Claims."""

@@ -1,5 +1,6 @@
 """NameClaims: who says what a name is, before it follows from the name itself. Source: docs/concepts.md, names."""
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from persist.core.ids import ShardId
@@ -10,8 +11,11 @@ from persist.retry.deadline import Deadline
 class NameClaims(Protocol):
     """Who says what names are before it follows from anything: an environment."""
 
-    async def find(self, name: str, deadline: Deadline) -> Named | None:
-        """The shard that has this name; None: no item claims it. Raises InvalidArgument: something without a shard."""
+    async def find(
+        self, name: str, shards: Collection[ShardId], deadline: Deadline
+    ) -> tuple[Named | None, Mapping[ShardId, Named]]:
+        """The shard that has this name, None if no item claims it; and what claims each of these shards, by whatever
+        name, as far as something does: both at one moment. Raises InvalidArgument: something without a shard."""
         ...
 
     async def of(self, shard: ShardId, deadline: Deadline) -> Named | None:

@@ -4,7 +4,7 @@ Source: docs/concepts.md, names.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 
 from persist.client.shard.location import Location
@@ -22,12 +22,13 @@ LISTING_SECONDS = 5.0
 
 async def find(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> Named | None:
     """The shard of this name; None when there is none. Four RPCs at once, and a few more where there is an environment,
-    the first time. What an item is called is that item. Raises AmbiguousName, InvalidArgument."""
+    the first time. What an item is called is that item; and a shard that an item has is that item, by whatever name it
+    was found: by a former one, or that of a source's table. Raises AmbiguousName, InvalidArgument."""
     location.check_open()
-    claimed, found = await asyncio.gather(
-        _claimed(location, name, deadline), derived(location, name, deadline, timelines=timelines)
+    (item, owners), found = await asyncio.gather(
+        _claims(location, name, deadline, timelines), derived(location, name, deadline, timelines=timelines)
     )
-    return names.only(name, found) if claimed is None else claimed
+    return names.only(name, [owners.get(each.shard, each) for each in found]) if item is None else item
 
 
 async def derived(location: Location, name: str, deadline: Deadline, *, timelines: Iterable[str] = ()) -> list[Named]:
@@ -68,8 +69,12 @@ async def claimed(location: Location, shard: ShardId, deadline: Deadline) -> Nam
     return Named(shard) if found is None else found
 
 
-async def _claimed(location: Location, name: str, deadline: Deadline) -> Named | None:
-    return None if location.claims is None else await location.claims.find(name, deadline)
+async def _claims(
+    location: Location, name: str, deadline: Deadline, timelines: Iterable[str]
+) -> tuple[Named | None, Mapping[ShardId, Named]]:
+    if location.claims is None:
+        return None, {}
+    return await location.claims.find(name, [each.shard for each in names.possible(name, timelines)], deadline)
 
 
 async def _look(location: Location, shard: ShardId, deadline: Deadline) -> ShardInfo | None:

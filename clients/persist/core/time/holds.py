@@ -82,7 +82,8 @@ class Holds:
         max_lag: MaxLag | None = None,
         on_lag: OnLag = OnLag.ADVANCE,
     ) -> "Holds":
-        """CREATE HOLD name ON objects [AT at]. Without a time: the least that all objects allow.
+        """CREATE HOLD name ON objects [AT at]. Without a time: the least that all objects allow, and its MAX LAG, where
+        it would be moved to at once; one that ends when it lags (ON LAG ERROR) begins half its MAX LAG back.
 
         A time beyond an upper is allowed: reads wait. Raises MultipleTimelines, NotReadable (``at`` is before what some
         object still has), ShardClosed (an object is closed for reading), InvalidArgument (all else, also a time that is
@@ -93,21 +94,21 @@ class Holds:
             raise InvalidArgument("this id is in use", id=id)
         timeline = self._timeline(objects)
         lag = self.rules.lag_of(timeline, max_lag)
-        if at is None:
-            at = self._least_common(objects)
-        self._check_readable(objects, at)
-        self._check_near(timeline, objects, at, now_ms)
         hold = NamedHold(
             id=id,
             name=name,
             objects=tuple(objects),
             timeline=timeline,
-            at=at,
+            at=self._least_common(objects) if at is None else at,
             max_lag=lag,
             on_lag=on_lag,
             deadline_ms=self.rules.deadline_ms,
             last_ack_ms=now_ms,
         )
+        if at is None:
+            hold = self._within_lag(hold, now_ms)
+        self._check_readable(objects, hold.at)
+        self._check_near(timeline, objects, hold.at, now_ms)
         return self._with({**self.by_name, name: hold})
 
     def advance(self, name: str, *, now_ms: int, to: int | None = None) -> "Holds":
@@ -254,6 +255,16 @@ class Holds:
                 since=reduce(Antichain.join, sinces.values()),
                 objects=self._all_called(blamed),
             )
+
+    def _within_lag(self, hold: NamedHold, now_ms: int) -> NamedHold:
+        """A new hold of no given time, where its MAX LAG lets it stay, as far as uppers are known, and believed."""
+        known = {id: self.uppers[id] for id in hold.objects if id in self.uppers}
+        upper = hold.write_frontier(known, now_ms).time if len(known) == len(hold.objects) else None
+        if upper is None or (hold.timeline.has_clock and upper > now_ms + HOLD_AHEAD_MS_MAX):
+            return hold
+        if hold.on_lag is OnLag.ADVANCE:
+            return hold.lagged(known, now_ms)
+        return replace(hold, at=max(hold.at, upper - hold.max_lag // 2))
 
     def _check_near(self, timeline: Timeline, objects: Iterable[str], at: int, now_ms: int) -> None:
         """Raise InvalidArgument for a time that is far ahead: until it comes, the hold would keep nothing at all."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import persist
-from persist import InvalidArgument, PersistError, ShardNotFound
+from persist import InvalidArgument, PersistError, ShardId, ShardNotFound
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.again import check_export, new_attempt, read_anew
@@ -146,10 +146,11 @@ def _fresh(the_client: "persist.Client", source: Source, joined: Joined) -> str:
     """A shard that was never used, called after the export: ids are dead for ever once they were used."""
     for number in itertools.count(source.generation):
         table = f"{source.name}.{joined.export}"
-        shard = the_client.named(table if number == 1 else f"{table}@{number}", create=True)
+        name = table if number == 1 else f"{table}@{number}"
         try:
-            the_client.recent_upper(shard)
+            the_client.named(name)
         except ShardNotFound:
+            shard = ShardId.for_name(name)
             the_client.open_writer(shard, schema=joined.schema)
             the_client.open_since(DATA_SINCE, shard, purpose="history of a source")
             return str(shard)

@@ -31,11 +31,11 @@ async def live(client: ShardClient, view: CatalogView) -> Live:
     """Where what is held is, and what each hold retains. One RPC for each collection, which reads its shard's state;
     what does not answer is left out. Raises nothing.
     """
-    uppers, parts = dict[Id, Antichain](), dict[Id, list[Part]]()
+    uppers, sinces, parts = dict[Id, Antichain](), dict[Id, Antichain](), dict[Id, list[Part]]()
 
     async def look(id: Id, shard: str) -> None:
         state = await client.inspect(shard)
-        uppers[id] = Antichain(tuple(state["upper"]))
+        uppers[id], sinces[id] = Antichain(tuple(state["upper"])), Antichain(tuple(state["since"]))
         runs = (run for level in state["spine"] for batch in level["batches"] for run in batch["runs"])
         parts[id] = [(part["max_ts"], part["encoded_bytes"]) for run in runs for part in run]
 
@@ -45,7 +45,8 @@ async def live(client: ShardClient, view: CatalogView) -> Live:
         for key, hold in view.objects(HOLD).items()
         if parts.keys() >= set(hold.objects)
     }
-    return Live(uppers=uppers, retained_bytes=retained)
+    now_ms = client.location.runtime.now_ms()
+    return Live(uppers=uppers, sinces=sinces, retained_bytes=retained, now_ms=now_ms)
 
 
 def written_since(parts: list[Part], at: int) -> int:
@@ -83,5 +84,6 @@ async def states_of_holds(client: ShardClient, view: CatalogView) -> dict[str, s
         uppers[id] = await client.recent_upper(shard)
 
     await _each_held(view, look)
-    rows = HOLDS.rows(view, Live(uppers=uppers)).select(["id", "state"]).to_pylist()
+    now_ms = client.location.runtime.now_ms()
+    rows = HOLDS.rows(view, Live(uppers=uppers, now_ms=now_ms)).select(["id", "state"]).to_pylist()
     return {row["id"]: row["state"] for row in rows}

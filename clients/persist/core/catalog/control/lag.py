@@ -3,13 +3,13 @@
 Source: design 000 (MAX LAG, Monitoring); catalog-semantics.md sections 0.1, 0.5 and 3.2.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from persist.core.catalog.values import Id
 from persist.core.frontier import CLOSED, Antichain
-from persist.core.time.hold import NamedHold
+from persist.core.time.hold import NamedHold, lag_text
 from persist.core.time.holds import Holds
 
 
@@ -48,27 +48,40 @@ def overdue(holds: Holds, uppers: Mapping[str, Antichain], now_ms: int) -> dict[
 
 
 def standing_of(
-    hold: NamedHold, uppers: Mapping[str, Antichain], given: Mapping[str, Antichain], now_ms: int
+    hold: NamedHold,
+    uppers: Mapping[str, Antichain],
+    given: Mapping[str, Antichain],
+    now_ms: int,
+    *,
+    called: Callable[[str], str] = str,
 ) -> HoldStanding:
-    """How a hold stands. It lags in the second half of its MAX LAG: its owner should advance it, or find out why not.
+    """How a hold stands, wherever that is shown. Times that were given up since its owner last moved it come before a
+    lag, as those do not come back. It lags in the second half of its MAX LAG: its owner should advance it, or find out
+    why not.
 
-    ``given``: what was given up of each object, as far as it is known.
+    ``given``: what was given up of each object, as far as it is known. ``called``: what an object is called.
     """
+    most = lag_text(hold.timeline, hold.max_lag)
     if not hold.is_active:
-        reason = f"it fell behind by more than its MAX LAG of {hold.max_lag}"
+        reason = f"it fell behind by more than its MAX LAG of {most} and ended: it keeps nothing"
         return HoldStanding(state=HoldState.OVERDUE, reason=reason, inactive_since_ms=hold.overdue_since_ms)
     lost = [id for id in hold.objects if id in given and not given[id].less_equal_time(hold.at)]
     if lost:
-        return HoldStanding(state=HoldState.LOST, reason=f"{', '.join(lost)} is no longer readable at its time")
+        reason = f"{', '.join(map(called, lost))} is no longer readable at its time"
+        return HoldStanding(state=HoldState.LOST, reason=reason)
     lag = _lag(hold, uppers, now_ms)
-    if lag is not None and 2 * lag > hold.max_lag:
-        reason = f"it is behind by {lag} of the {hold.max_lag} that it may be"
-        return HoldStanding(state=HoldState.LAGGING, reason=reason, lag=lag)
-    moved = hold.last_auto_advance_ms
-    if moved is not None and moved > hold.last_ack_ms:
-        reason = f"it fell behind by more than its MAX LAG of {hold.max_lag}, and was moved"
+    if was_moved(hold.last_auto_advance_ms, hold.last_ack_ms):
+        reason = f"it fell behind by more than its MAX LAG of {most}, and was moved {hold.auto_advanced_count} times"
         return HoldStanding(state=HoldState.AUTO_ADVANCED, reason=reason, lag=lag)
+    if lag is not None and 2 * lag > hold.max_lag:
+        reason = f"it is behind by {lag_text(hold.timeline, lag)} of the {most} that it may be"
+        return HoldStanding(state=HoldState.LAGGING, reason=reason, lag=lag)
     return HoldStanding(state=HoldState.OK, lag=lag)
+
+
+def was_moved(last_auto_advance_ms: int | None, last_ack_ms: int) -> bool:
+    """Whether a hold gave times up by itself since its owner moved it."""
+    return last_auto_advance_ms is not None and last_auto_advance_ms >= last_ack_ms
 
 
 def _lag(hold: NamedHold, uppers: Mapping[str, Antichain], now_ms: int) -> int | None:

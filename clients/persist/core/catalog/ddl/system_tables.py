@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from persist.core.catalog.control.lag import HoldStanding, standing_of
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.privileges import letters
 from persist.core.catalog.ddl.resolve import MZ_CATALOG, PERSIST_CATALOG
@@ -19,7 +20,7 @@ from persist.core.catalog.kinds import COMMENT, HOLD, ITEM, SYSTEM_CONFIGURATION
 from persist.core.catalog.objects import AuditLogKey, CommentKey, HoldKey, ItemKey, SystemConfigurationKey
 from persist.core.catalog.values import AuditAlteredV1, AuditRenamedV1, Id, ObjectType, Retain, Space
 from persist.core.data.schema import Schema
-from persist.core.frontier import MINIMUM, Antichain
+from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.core.time.hold import NamedHold
 
 Row: TypeAlias = tuple[Any, ...]
@@ -30,9 +31,12 @@ FLAG: Final = pa.bool_()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What the catalog does not know by itself: uppers of collections, what holds retain, and the audit events."""
+    """What the catalog does not know by itself: uppers and sinces of collections, as far as they are known, what holds
+    retain, the wall clock, and the audit events."""
 
     uppers: Mapping[Id, Antichain] = field(default_factory=dict)
+    sinces: Mapping[Id, Antichain] = field(default_factory=dict)
+    now_ms: int = 0
     retained_bytes: Mapping[Id, int] = field(default_factory=dict)
     events: Sequence[AuditLogKey] = ()
 
@@ -81,7 +85,7 @@ def _mz_hold_objects(view: CatalogView, _: Live) -> Iterable[Row]:
 
 def _life_of_holds(view: CatalogView, live: Live) -> Iterable[Row]:
     for id, hold in _holds(view):
-        state, reason = _state(view, hold, live)
+        standing = _standing(view, hold, live)
         yield (
             str(id),
             hold.name,
@@ -91,8 +95,8 @@ def _life_of_holds(view: CatalogView, live: Live) -> Iterable[Row]:
             hold.max_lag,
             hold.on_lag.value,
             hold.deadline_ms,
-            state,
-            reason,
+            standing.state.value,
+            standing.reason,
             hold.overdue_since_ms,
             hold.last_ack_ms,
             hold.auto_advanced_count,
@@ -101,20 +105,15 @@ def _life_of_holds(view: CatalogView, live: Live) -> Iterable[Row]:
         )
 
 
-def _state(view: CatalogView, hold: NamedHold, live: Live) -> tuple[str, str]:
-    if not hold.is_active:
-        return "overdue", f"it fell behind by more than {hold.max_lag} and ended: it keeps nothing"
-    gone = [id for id in hold.objects if ItemKey(Id.parse(id)) not in view.objects(ITEM)]
-    if gone:
-        return "lost", f"{', '.join(gone)} is not in the catalog any more"
-    known = [(live.uppers.get(Id.parse(id), MINIMUM).time, id) for id in hold.objects]
-    # The one furthest behind counts, and what was closed makes nothing lag.
-    upper, of = min(((time, id) for time, id in known if time is not None), default=(0, ""))
-    if 2 * (upper - hold.at) > hold.max_lag:
-        return "lagging", f"{view.name_of(Id.parse(of))} is at {upper}, {upper - hold.at} ahead"
-    if hold.last_auto_advance_ms is not None and hold.last_auto_advance_ms >= hold.last_ack_ms:
-        return "auto-advanced", f"it was moved {hold.auto_advanced_count} times because it lagged"
-    return "ok", ""
+def _standing(view: CatalogView, hold: NamedHold, live: Live) -> HoldStanding:
+    known = {id: Id.parse(id) for id in hold.objects}
+    there = {id for id, each in known.items() if ItemKey(each) in view.objects(ITEM)}
+    uppers = {id: live.uppers[each] for id, each in known.items() if each in live.uppers}
+    # What is not in the catalog any more is given up whole.
+    given = {id: live.sinces.get(each, MINIMUM) if id in there else CLOSED for id, each in known.items()}
+    return standing_of(
+        hold, uppers, given, live.now_ms, called=lambda id: str(view.name_of(known[id])) if id in there else id
+    )
 
 
 # ---- items -----------------------------------------------------------------------------------------------------------

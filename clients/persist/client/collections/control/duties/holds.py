@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from persist.client.collections.control.room import Room
-from persist.core.catalog.control.lag import HoldStanding, measured, overdue, standing_of
+from persist.client.timeline.dates import dated
+from persist.core.catalog.control.lag import HoldStanding, measured, overdue, standing_of, was_moved
 from persist.core.catalog.kinds import HOLD
 from persist.core.catalog.objects import Hold, HoldKey
 from persist.core.catalog.values import Id
-from persist.core.time.hold import NamedHold
+from persist.core.time.hold import NamedHold, lag_text
 
 _log = logging.getLogger("persist.control")
 
@@ -42,7 +43,9 @@ class Lags:
             room.gauges.count(OVERDUE, (("became", "advanced" if hold.is_active else "ended"),))
             # One that is not advanced falls behind again each second: that is logged once.
             level = logging.DEBUG if _was_told(before[hold.id], hold) else logging.WARNING
-            _log.log(level, "hold %s fell behind by more than %d: now at %d", hold.name, hold.max_lag, hold.at)
+            most, at = lag_text(hold.timeline, hold.max_lag), dated(hold.at)
+            became = f"it is at {at} now" if hold.is_active else f"it ended at {at}, and keeps nothing"
+            _log.log(level, "hold %s fell behind by more than its MAX LAG of %s: %s", hold.name, most, became)
         self._wake()
 
     def standings(self) -> dict[str, HoldStanding]:
@@ -58,8 +61,7 @@ class Lags:
 
 
 def _was_told(row: Hold | None, hold: NamedHold) -> bool:
-    moved = None if row is None or not hold.is_active else row.last_auto_advance_ms
-    return row is not None and moved is not None and moved >= row.last_ack_ms
+    return row is not None and hold.is_active and was_moved(row.last_auto_advance_ms, row.last_ack_ms)
 
 
 def _moved(row: Hold, hold: NamedHold) -> Hold:

@@ -28,7 +28,7 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.kinds import CURSOR, HOLD
 from persist.core.catalog.values import Id, ItemDetails, ObjectType, Space
 from persist.core.frontier import Antichain
-from persist.core.time.hold import NamedHold
+from persist.core.time.hold import NamedHold, lag_text
 from persist.core.time.holds import Advance, Holds
 from persist.errors import InvalidArgument, NotReadable, UsageError
 
@@ -65,7 +65,10 @@ def create_hold(it: Planning, statement: CreateHold) -> tuple[Executed, tuple[Id
     details = ItemDetails(depends_on=objects)
     made = it.new_item(name, schema, ObjectType.HOLD, details, sql=statement.sql, id=id)
     _write(it, id, hold)
-    return Executed(tag, id, str(made.name)), tuple(each.id for each in named)
+    earlier = statement.at is None and holds.least_valid(map(str, objects)).elements < (hold.at,)
+    most = lag_text(hold.timeline, hold.max_lag)
+    notice = f"its MAX LAG of {most} reaches no further back: earlier times that are kept are not held" if earlier else ""
+    return Executed(tag, id, str(made.name), notice), tuple(each.id for each in named)
 
 
 def create_cursor(it: Planning, statement: CreateCursor) -> Executed:
