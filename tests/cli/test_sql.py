@@ -224,6 +224,18 @@ def test_a_role_that_is_not_there_runs_nothing(persist: Persist, here):
     assert "there is no such role" in persist("sql", *here, "set role = absent; select 1").err
 
 
+def test_a_source_may_be_the_first_that_an_environment_has(persist: Persist, here):
+    made = "create source s from load-generator (generator = counter, messages = 7)"
+    refused = persist("sql", *here, "--role", "nobody", made)
+    assert (refused.code, "there is no such role" in refused.err) == (2, True), refused.err
+    assert persist("source", "list", *here, "--json").json["sources"] == []
+    done = persist("sql", *here, made)
+    assert (done.code, done.out) == (0, "CREATE SOURCE\n"), done.err
+    shown = persist("sql", *here, "--json", "show sources").lines
+    assert "s" in [each["name"] for each in shown if each["kind"] == "source"]
+    assert persist("sql", *here, "drop source s cascade").code == 0
+
+
 def test_sources_are_made_and_dropped_where_their_upstream_is_reached(persist: Persist, here):
     assert persist("sql", *here, "create table t (id bigint primary key); create role ann").code == 0
     made = persist("sql", *here, "create source s from load-generator (generator = counter, messages = 7)")

@@ -4,6 +4,7 @@ import pytest
 from control.world import Stores, World, leading, since_of, write
 
 from persist import aio
+from persist.client.collections.reading.live import HOLDS, rows_of, states_of_holds
 from persist.core.catalog.control.lag import HoldState
 from persist.core.catalog.values import Id, Retain
 from persist.core.time.errors import BelowHold, HoldOverdue
@@ -37,9 +38,17 @@ async def test_max_lag(stores: Stores) -> None:
         assert (found.at, found.auto_advanced_count) == (92, 1)
         assert found.last_auto_advance_ms is not None
         standing = world.controller.standings()[found.id]
-        assert standing.state is HoldState.LAGGING
+        # It lags, too; but what was given up does not come back. Wherever its state is shown, it is this one.
+        assert standing.state is HoldState.AUTO_ADVANCED
+        shown = await rows_of(HOLDS, client, world.view)
+        assert shown.select(["state", "reason"]).to_pylist() == [
+            {"state": "auto-advanced", "reason": standing.reason},
+        ]
+        assert await states_of_holds(client, world.view) == {found.id: "auto-advanced"}
+        await world.advance("h", 1_000)
+        assert await states_of_holds(client, world.view) == {found.id: "ok"}
         await world.controller.passed("since")
-        assert await since_of(client, world.shard(id)) == 92
+        assert await since_of(client, world.shard(id)) == 1_000
 
 
 async def test_a_hold_that_falls_behind_all_the_time_is_told_once(
@@ -57,8 +66,29 @@ async def test_a_hold_that_falls_behind_all_the_time_is_told_once(
         assert hold_of(world).auto_advanced_count == 4
         told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert [each for each in told if "fell behind" in each] == [
-            f"hold {hold_of(world).name} fell behind by more than 1000: now at {at}" for at in (92, 201)
+            f"hold {hold_of(world).name} fell behind by more than its MAX LAG of 1s: it is at {at} now"
+            for at in (92, 201)
         ]
+
+
+async def test_a_hold_of_no_given_time_begins_where_its_max_lag_lets_it_stay(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await stores.client() as client, leading(client) as world:
+        id = await world.table("t", retain=Retain())
+        await write(client, world.shard(id), 100_000)
+        least = await since_of(client, world.shard(id))
+        assert (await world.hold("wide", [id], max_lag=Interval(200_000))).at == least
+        assert (await world.hold("h", [id], max_lag=Interval(1_000))).at == 99_001
+        # One that ends when it lags is not made where it would end at once.
+        assert (await world.hold("ends", [id], max_lag=Interval(1_000), on_lag=OnLag.ERROR)).at == 99_501
+        assert (await world.hold("given", [id], at=99_200, max_lag=Interval(1_000))).at == 99_200
+        states = await states_of_holds(client, world.view)
+        assert [states[hold_of(world, name).id] for name in ("h", "ends", "wide")] == ["auto-advanced", "ok", "ok"]
+        await write(client, world.shard(id), 100_010)
+        await world.controller.passed("since", "holds")
+        assert (hold_of(world).at, hold_of(world, "ends").is_active) == (99_011, True)
+        assert [each for each in caplog.records if "hold public.h fell behind" in each.getMessage()] == []
 
 
 async def test_over_several_objects_the_one_furthest_behind_counts(stores: Stores) -> None:

@@ -208,7 +208,8 @@ class World:
     async def _holds(self, objects: Iterable[Id]) -> Holds:
         items = {each.id: each for each in self.view.items()}
         frontiers = await self.controller.storage.frontiers([items[id] for id in objects if id in items])
-        return self.view.holds({id: each.implied for id, each in frontiers.items()})
+        holds = self.view.holds({id: each.implied for id, each in frontiers.items()})
+        return replace(holds, uppers={str(id): each.upper for id, each in frontiers.items()})
 
     def _objects(self, name: str) -> Sequence[str]:
         found = self.view.holds({}).by_name.get(name)

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from ingest.pipeline.conftest import Shop, here, shop, shop_server
 
 import persist
 from persist import InvalidArgument
-from persist.catalog import ObjectType, Retain, UniquenessViolation
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, add_export, adopt, create, drop, drop_export
+from persist.catalog import ObjectType, PrivilegeMissing, Retain, UniquenessViolation
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, add_export, adopt, create, drop, drop_export, resnapshot
 from persist_ingest.location import client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.records import SourceExists
@@ -208,3 +209,70 @@ def test_an_export_that_is_an_item_stays_and_one_that_was_added_goes(
         drop_export(here, "shop", "public.orders")
     assert set(drop_export(here, "shop", "public.more").exports) == {"public.orders"}
     assert items(names) == NAMES
+
+
+def test_a_column_that_is_added_upstream_is_in_sql_and_what_was_made_before_keeps_its_own(
+    here: Location, names: Any, shop: Shop, upstream: Any
+) -> None:
+    create(here, "shop", "postgres", upstream, interval_ms=1)
+    client(here).sql("CREATE VIEW old AS SELECT * FROM orders; CREATE CURSOR c FOR SUBSCRIBE orders")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        shop.run("ALTER TABLE orders ADD COLUMN price int", "INSERT INTO orders VALUES (2, 'cup', 7)")
+        pipeline.step()
+        pipeline.step()
+        assert rows(here, "SELECT * FROM orders ORDER BY id AS OF AT LEAST 0") == [
+            {"id": 1, "what": "tea", "price": None},
+            {"id": 2, "what": "cup", "price": 7},
+        ]
+        assert rows(here, "SELECT * FROM old ORDER BY id AS OF AT LEAST 0") == [
+            {"id": 1, "what": "tea"},
+            {"id": 2, "what": "cup"},
+        ]
+        # A renamed column is another one, and the one that it was stays, null from then on.
+        shop.run("ALTER TABLE orders RENAME COLUMN what TO item")
+        shop.run("INSERT INTO orders VALUES (3, 'pot', 9)")
+        pipeline.step()
+        resnapshot(here, "shop", "public.orders")
+        pipeline.step()
+        pipeline.step()
+        assert rows(here, "SELECT * FROM orders ORDER BY id AS OF AT LEAST 0") == [
+            {"id": 1, "what": None, "price": None, "item": "tea"},
+            {"id": 2, "what": None, "price": 7, "item": "cup"},
+            {"id": 3, "what": None, "price": 9, "item": "pot"},
+        ]
+
+
+def test_an_export_that_is_added_is_a_subsource(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
+    create(here, "shop", "postgres", upstream, interval_ms=1)
+    client(here).sql("ALTER SOURCE shop RENAME TO store")
+    shop.run(
+        "CREATE TABLE customers (id bigint PRIMARY KEY)",
+        "ALTER TABLE customers REPLICA IDENTITY FULL",
+        "INSERT INTO customers VALUES (7)",
+    )
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        add_export(here, "shop", "public.customers")
+        pipeline.step()
+        pipeline.step()
+        assert items(names) == ["persist.public.customers", "persist.public.orders", "persist.public.store"]
+        assert rows(here, "SELECT id FROM customers AS OF AT LEAST 0") == [{"id": 7}]
+        assert names.resolve("customers", strict=True).fed_by == names.resolve("store", strict=True).id
+
+
+def test_to_adopt_it_again_brings_an_item_up_to_date(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
+    source = create(here, "shop", "postgres", upstream, interval_ms=1)
+    shard = source.exports["public.orders"]
+    before = client(here).schema(shard)
+    assert adopt(here, "shop") == "persist.public.shop"
+    assert names.resolve("orders", strict=True).schema == before
+    wider = persist.Schema(before.key, pa.schema([*before.val, pa.field("price", pa.int64())]))
+    client(here).evolve_schema(shard, wider)
+    client(here).sql("CREATE ROLE ann")
+    with pytest.raises(PrivilegeMissing):
+        adopt(here, "shop", role="ann")
+    for _ in range(2):
+        assert adopt(here, "shop") == "persist.public.shop"
+        assert names.resolve("orders", strict=True).column_names == ("id", "what", "price")
+        assert items(names) == NAMES

@@ -48,6 +48,7 @@ from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.figures import Figures
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.newest.upserts import appended, let_go
+from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
@@ -139,6 +140,7 @@ class Pipeline:
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self.figures = Figures(self.source)
         self._minter = self._client.minter(self.options.minter)
+        self._names = Following(self._location)
         self._type = source_type(self.source.type)
         self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
         self._hold: SourceFrontier | None = None
@@ -229,6 +231,7 @@ class Pipeline:
             trace = self._bind(reader)
             step = self._carried(reader, trace)
         self._record(reader)
+        self._names.look(self.source, {name: writer.schema for name, writer in self._writers.items()})
         self._let_go(reader, trace)
         step = dataclasses.replace(step, seconds=self._runtime.monotonic() - begun)
         self.figures.stepped(step, self._uppers)
@@ -526,8 +529,7 @@ class Pipeline:
         SUBTLE: an attempt says so in the record before it has a position to begin at. So what was durable before that
         was looked up lies before all that the attempt needs.
         """
-        now = self._runtime.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if (now := self._runtime.monotonic()) - self._looked_at < LOOK_SECONDS:
             return False
         self._looked_at = now
         found = self._records.source(self.source.name)
@@ -579,9 +581,9 @@ class Pipeline:
         now = self._runtime.monotonic()
         if not force and now - self._told_at < self.options.told_ms / 1000:
             return
-        is_first, self._told_at = self._told_at == float("-inf"), now
+        is_first, self._told_at = step is not None and self._told_at == float("-inf"), now
         try:
-            if step is not None and is_first:
+            if is_first:
                 self._records.forget_silent(self.source.name, self._ingester)
             if step is not None and self._reader is not None:
                 self.figures.upstream = self._reader.status()

@@ -41,12 +41,14 @@ def adopt(
         return environment.view.get(executed.id)
 
     async def look(environment: "Environment") -> Described:
-        return await environment.resolve(name, strict=True)
+        return await environment.resolve(full or name, strict=True)
 
+    full: str | None = None
     try:
         item = place.in_environment(settings, work, role=role)
     except ShardNotFound:
-        if given is not None or not _adopt_source(place, name, role):
+        full = None if given is not None else _adopt_source(place, name, role)
+        if full is None:
             raise
         item = place.in_environment(settings, look, role=role)
     if json:
@@ -57,8 +59,8 @@ def adopt(
         note(f"{item.name} is the shard {item.data} now; persist catalog leave {item.name} gives it back")
 
 
-def _adopt_source(place: CatalogPlace, name: str, role: str) -> bool:
-    """Make the items of a source, if one has this name."""
+def _adopt_source(place: CatalogPlace, name: str, role: str) -> str | None:
+    """Make the items of a source, or bring them up to date; its full name there, None if no source has this name."""
     import persist_ingest as ingest
 
     target = place.target
@@ -67,10 +69,9 @@ def _adopt_source(place: CatalogPlace, name: str, role: str) -> bool:
         directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
     )
     try:
-        ingest.adopt(location, name, environment=place.environment, role=role or ROLE, begin=True)
+        return ingest.adopt(location, name, environment=place.environment, role=role or ROLE, begin=True)
     except ingest.SourceNotFound:
-        return False
-    return True
+        return None
 
 
 def leave(place: CatalogPlace, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:

@@ -218,6 +218,7 @@ def resnapshot_source(
     pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {export}") as report:
         source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
+    _adopt(run, target, name)
     if run.json:
         print_json({"source": name, "export": export, "shard": source.exports[export]})
         return
@@ -232,6 +233,7 @@ def add_to_source(
     pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
+    _adopt(run, target, name)
     added = {export: shard for export, shard in source.exports.items() if export not in before.exports}
     if run.json:
         print_json({"source": name, "added": added})
@@ -292,7 +294,7 @@ def _watched(listen: str, pipeline: ingest.Pipeline) -> Iterator[None]:
 
 
 def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:
-    """Make the item of the source, where there is an environment; ingesting needs none."""
+    """Make the item of the source, or bring it up to date, where there is an environment; ingesting needs none."""
     try:
         ingest.adopt(_location(run, target), name)
     except ingest.SourceNotFound:

@@ -23,6 +23,7 @@ from persist_cli.terminal import counted, note, print_json_line, print_table
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.client.collections.reading.lagging import Lagging
     from persist_cli.options import LocationTarget
 
 ROWS_MAX: Final = 1000
@@ -138,11 +139,11 @@ async def run_one(session: SqlSession, parsed: s.Parsed, form: Printed) -> Resul
         return None
     streamed = form is not Printed.TABLE and not session.in_transaction
     if isinstance(parsed.statement, s.Select) and streamed:
-        async with waiting(), session.answer(parsed.statement) as (answer, _):
+        async with waiting(session), session.answer(parsed.statement) as (answer, _):
             with streaming():
                 await _print_batches(answer.schema, answer.batches(), form)
         return None
-    async with waiting():
+    async with waiting(session):
         result = await session.run(parsed.statement)
     with contextlib.nullcontext() if result.table is None else streaming():
         await show(result, form)
@@ -239,8 +240,9 @@ async def _pieces(tables: AsyncIterator[pa.Table]) -> AsyncIterator[pa.RecordBat
 
 
 @contextlib.asynccontextmanager
-async def waiting() -> AsyncIterator[None]:
-    """A block that says on a terminal, once it takes long, that it runs, and for how long."""
+async def waiting(session: SqlSession) -> AsyncIterator[None]:
+    """A block that says, once it takes long, what it waits for; and on a terminal that it runs, and for how long."""
+    session.environment.reads.readers.told = _waits
     if not sys.stderr.isatty():
         yield
         return
@@ -251,6 +253,12 @@ async def waiting() -> AsyncIterator[None]:
         saying.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await saying
+
+
+def _waits(lagging: "Lagging") -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    note(str(lagging))
 
 
 async def _say() -> None:

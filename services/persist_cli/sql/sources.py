@@ -49,6 +49,7 @@ class IngestedSources:
             options,
             environment=self._environment.name,
             role=role,
+            begin=True,
             finished=finished.append,
         )
         begun = "an earlier creation, which was broken off, was finished; " if finished else ""

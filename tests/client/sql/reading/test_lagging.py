@@ -2,9 +2,12 @@
 
 import logging
 
+import pyarrow as pa
 import pytest
 from client.sql.support import rows, sessions
 
+import persist
+from persist.core.catalog.ddl.statements import CreateSource, Export, QualifiedName
 from persist.errors import NotYetAvailable
 
 
@@ -27,3 +30,32 @@ async def test_a_query_that_waits_in_vain_names_the_view_that_lags_and_where_its
         # Where the error says that it is.
         assert "in the log of the process that leads" in late.value.hint
         assert any(f"persist.public.v does not go on at [{upper}]" in each.getMessage() for each in caplog.records)
+
+
+async def test_what_waits_for_a_source_names_the_source_and_how_it_is_ingested():
+    async with sessions() as [session]:
+        environment = session.environment
+        client = environment.access.client
+        shard = await client.named("shop.orders", create=True)
+        schema = persist.Schema(key={"id": pa.int64()})
+        writer = await client.open_writer(shard, schema=schema)
+        now = client.location.runtime.now_ms()
+        await writer.append([(({"id": 1}, {}), now, 1)], now + 1)
+        exports = (Export("orders", schema, shard),)
+        await environment.execute(CreateSource(QualifiedName("shop"), "postgres", exports=exports, timeline="M"))
+        await session.execute(
+            "create table t (id bigint); create view plain as select * from orders;"
+            "create materialized view kept as select count(*) as n from plain"
+        )
+        told: list[str] = []
+        environment.reads.readers.told = lambda lagging: told.append(str(lagging))
+        for name in ("plain", "kept"):
+            told.clear()
+            await session.execute("insert into t values (1); set statement_timeout = '5s'")
+            with pytest.raises(NotYetAvailable, match="not complete at this time yet") as late:
+                await session.execute(f"select * from {name}, t")
+            assert late.value.hint.startswith("is it ingested? persist source run shop;"), late.value
+            assert f"persist.public.orders (upper [{now + 1}])" in late.value.details["objects"]
+            assert len(told) == 1, told
+            assert told[0].startswith(f"waiting for persist.public.orders, complete before {now + 1} (2")
+            assert told[0].endswith("persist source run shop")

@@ -24,6 +24,7 @@ from persist.client.collections.reading.inputs import (
     made_of,
     stored,
 )
+from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
@@ -38,11 +39,6 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline
 
-_LOOK: Final = "see that what feeds these objects runs"
-_LOOK_KEPT_UP: Final = (
-    "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
-    "environment (persist.views), whose metric persist_control_views_stalled counts them"
-)
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
 
@@ -104,6 +100,8 @@ class Readers:
         """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
         self.location = access.client.location
         self.attend = attend
+        self.told: Callable[[Lagging], None] = _nobody
+        """Called with what a read waits for, once it has waited for a while."""
         self._access = access
         self._tables = Tables(access)
 
@@ -173,7 +171,7 @@ class Readers:
                 assert asked.as_of is not None
                 held = await self._readable(names, held, asked.as_of.time, deadline, asked.purpose)
             choice = await self._chosen(names, context, timeline, held, asked, deadline)
-            held = [_with_tables(names, each) for each in held]
+            held = [_with_inputs(names, each, choice.query_ts) for each in held]
             behind = (each for each in held if not each.upper.beyond(choice.query_ts))
             if attended and any(each.described.kind in KEPT_UP for each in behind):
                 await self.attend()
@@ -380,27 +378,45 @@ class Readers:
         """The same with the contents at its time. Waits for them. Raises NotYetAvailable, which names what lags."""
         ids = list(found.held)
         ts = found.ts
-        answers = await asyncio.gather(*(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True)
-        late = [(id, each) for id, each in zip(ids, answers, strict=True) if isinstance(each, NotYetAvailable)]
+        saying = asyncio.create_task(self._say(found))
+        try:
+            answers = await asyncio.gather(
+                *(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True
+            )
+        finally:
+            saying.cancel()
+        late = [found.held[id] for id, each in zip(ids, answers, strict=True) if isinstance(each, NotYetAvailable)]
         other = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, NotYetAvailable)]
         if other:
             raise other[0]
         if late:
-            uppers = {str(found.held[id].stands_for.name): error.details.get("upper", "") for id, error in late}
-            is_kept_up = any(found.held[id].described.kind in KEPT_UP for id, _ in late)
+            why = await lagging(self._access.client, late, ts)
             raise NotYetAvailable(
-                f"{', '.join(sorted(uppers))} not complete at this time yet",
-                hint=f"{_LOOK_KEPT_UP if is_kept_up else _LOOK}; wait longer; or read with isolation serializable",
+                f"{', '.join(sorted(why.uppers))} not complete at this time yet",
+                hint=f"{why.hint}; wait longer; or read with isolation serializable",
                 as_of=ts,
-                objects=", ".join(f"{name} (upper {upper})" for name, upper in sorted(uppers.items())),
+                objects=why.objects,
                 timeline=found.explanation.timeline,
             )
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
         return replace(found, snapshots=contents)
 
 
-def _with_tables(names: Names, each: Held) -> Held:
-    return replace(each, made_of=made_of(names, each.described)) if each.described.kind in KEPT_UP else each
+    async def _say(self, found: AtOneTime) -> None:
+        """Tell who asked what it waits for, when that takes long."""
+        await self.location.runtime.sleep(SAID_AFTER_SECONDS)
+        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
+        if behind and self.told is not _nobody:
+            self.told(await lagging(self._access.client, behind, found.ts))
+
+
+def _nobody(_: Lagging) -> None:
+    """Nobody looks on."""
+
+
+def _with_inputs(names: Names, each: Held, ts: int) -> Held:
+    below = made_of(names, each.described) if each.described.kind in KEPT_UP else ()
+    return replace(each, made_of=below, fed=() if each.upper.beyond(ts) else fed(names, each.described))
 
 
 def _refreshed(held: Iterable[Held], ts: int) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from persist.client.collections.access import Access
 from persist.client.shard.read.handle import ReadHandle
@@ -28,6 +28,9 @@ from persist.core.time.read_time import Input
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, PersistError, ShardClosed, ShardNotFound
 from persist.retry.deadline import Deadline
+
+if TYPE_CHECKING:
+    from persist.client.collections.reading.lagging import Fed
 
 PURPOSE = "query"
 """What leases of queries say of themselves."""
@@ -84,6 +87,8 @@ class Held:
     is_beside: bool = False
     """It is only held, and nothing waits for it."""
     made_of: tuple[Described, ...] = ()
+    fed: "tuple[Fed, ...]" = ()
+    """What sources feed of all that it is computed from, and itself, where it is behind."""
 
     @property
     def input(self) -> Input:

@@ -71,10 +71,12 @@ def standing_of(
         return HoldStanding(state=HoldState.LOST, reason=reason)
     lag = _lag(hold, uppers, now_ms)
     if was_moved(hold.last_auto_advance_ms, hold.last_ack_ms):
-        reason = f"it fell behind by more than its MAX LAG of {most}, and was moved {hold.auto_advanced_count} times"
+        times = "once" if hold.auto_advanced_count == 1 else f"{hold.auto_advanced_count} times"
+        reason = f"it fell behind by more than its MAX LAG of {most}, and was moved by itself {times}"
         return HoldStanding(state=HoldState.AUTO_ADVANCED, reason=reason, lag=lag)
     if lag is not None and 2 * lag > hold.max_lag:
-        reason = f"it is behind by {lag_text(hold.timeline, lag)} of the {most} that it may be"
+        of = next(id for id in hold.objects if uppers[id].time == hold.at + lag)
+        reason = f"it is behind {called(of)} by {lag_text(hold.timeline, lag)} of the {most} that it may be"
         return HoldStanding(state=HoldState.LAGGING, reason=reason, lag=lag)
     return HoldStanding(state=HoldState.OK, lag=lag)
 

@@ -1,11 +1,13 @@
 """CREATE TABLE and SOURCE; shards that exist become items, and cease to be."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl.described import DATABASE, SCHEMA, Described
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.planning.context import Planning
+from persist.core.catalog.ddl.planning.growing import follow_schema
 from persist.core.catalog.ddl.resolve import check_new_name
 from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
@@ -58,8 +60,14 @@ def create_table(it: Planning, statement: CreateTable) -> Executed:
 
 
 def create_source(it: Planning, statement: CreateSource) -> Executed:
-    """CREATE SOURCE: the source, and a subsource in its schema for each table it feeds."""
+    """CREATE SOURCE: the source, and a subsource in its schema for each table it feeds.
+
+    Of the progress shard of a source that is an item, under whatever name: that is brought up to date.
+    """
     tag, name = "CREATE SOURCE", statement.name
+    there = None if statement.remap is None else it.view.owner_of(statement.remap)
+    if there is not None and it.view.get(there).remap == statement.remap:
+        return _up_to_date(it, there, statement.exports)
     schema = it.place(name)
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
@@ -78,6 +86,24 @@ def create_source(it: Planning, statement: CreateSource) -> Executed:
     for export in statement.exports:
         _create_subsource(it, made, schema, export, timeline, retain)
     return Executed(tag, id, str(made.name))
+
+
+def _up_to_date(it: Planning, id: Id, exports: Iterable[Export]) -> Executed:
+    """What a source feeds by now has names, too, by its owner; and what it fed already has the columns it got since."""
+    source = it.owned(it.view.name_of(id), ObjectType.SOURCE)
+    item = it.view.item(id)
+    timeline = source.timeline
+    assert timeline is not None
+    told = []
+    for export in exports:
+        owner = None if export.shard is None else it.view.owner_of(export.shard)
+        fed = None if owner is None else it.view.get(owner)
+        if fed is None or fed.fed_by != id:
+            _create_subsource(it, source, item.schema_id, export, timeline, item.details.retain or Retain())
+            told.append(f"{export.name} is new")
+        elif follow_schema(it, fed, export.schema):
+            told.append(f"{fed.name.item} has more columns")
+    return Executed("CREATE SOURCE", id, str(source.name), ", ".join(told))
 
 
 def _create_subsource(

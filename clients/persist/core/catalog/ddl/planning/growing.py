@@ -37,7 +37,7 @@ def add_columns(it: Planning, statement: AddColumns) -> Executed:
     if table.kind is not ObjectType.TABLE or table.schema is None:
         raise InvalidArgument(
             "a source says what columns this has",
-            hint="add it upstream: what it feeds grows with it",
+            hint="add it upstream: what it feeds gets it with the first row that has it",
             name=str(table.name),
             kind=table.kind.words,
         )
@@ -52,15 +52,30 @@ def add_columns(it: Planning, statement: AddColumns) -> Executed:
             name=str(table.name),
             codec=table.schema.codec_name,
         )
-    schema = Schema(table.schema.key, pa.schema([*table.schema.val, *added]))
+    _grow(it, table, table.schema, added)
+    return Executed(tag, table.id, str(table.name), notice)
+
+
+def follow_schema(it: Planning, fed: Described, schema: Schema) -> bool:
+    """What a source feeds gets the columns that its shard has besides, by ``schema``; whether there are any."""
+    if fed.schema is None:
+        return False
+    known = {*fed.schema.key.names, *fed.schema.val.names}
+    added = [field for field in schema.val if field.name not in known]
+    if added:
+        _grow(it, fed, fed.schema, added)
+    return bool(added)
+
+
+def _grow(it: Planning, table: Described, before: Schema, added: "Iterable[pa.Field[pa.DataType]]") -> None:
+    schema = Schema(before.key, pa.schema([*before.val, *added]))
     _keep_known(it, table)
     item = it.view.item(table.id)
     details = replace(item.details, schema=schema.to_bytes())
     it.put(ITEM, o.ItemKey(table.id), replace(item, details=details))
     it.grown[table.id] = None
-    names = (*table.column_names, *(field.name for field in added))
-    it.altered(ObjectType.TABLE, table.id, str(table.name), "columns", ", ".join(table.column_names), ", ".join(names))
-    return Executed(tag, table.id, str(table.name), notice)
+    names = (*schema.key.names, *schema.val.names)
+    it.altered(table.kind, table.id, str(table.name), "columns", ", ".join(table.column_names), ", ".join(names))
 
 
 def _wanted(

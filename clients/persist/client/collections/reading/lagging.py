@@ -1,0 +1,107 @@
+"""What a read waits for: of views and indexes, what they are computed from, down to the source that is not ingested.
+
+Source: collections: queries; catalog-semantics.md section 6.2.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from persist.client.collections.reading.inputs import KEPT_UP, Held, Names
+from persist.client.shard.client import ShardClient
+from persist.client.timeline.dates import dated
+from persist.core.catalog.ddl.described import Described
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.errors import PersistError
+
+SAID_AFTER_SECONDS: Final = 3.0
+"""From then on who waits is told for what."""
+_KEPT_UP: Final = (
+    "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
+    "environment (persist.views), whose metric persist_control_views_stalled counts them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A collection that a source feeds, which another one is computed from, or is."""
+
+    name: str
+    source: str
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class Lagging:
+    """What is not complete at a time. ``uppers``: what was asked for, and how far each is. ``behind``: what sources feed
+    of what these are computed from, and how far that is, where it is what holds them up."""
+
+    uppers: dict[str, Antichain]
+    behind: dict[Fed, Antichain]
+    is_kept_up: bool
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.behind:
+            sources = dict.fromkeys(each.source for each in self.behind)
+            return "is it ingested? " + "; ".join(f"persist source run {name}" for name in sources)
+        return _KEPT_UP if self.is_kept_up else "see that what feeds these objects runs"
+
+    @property
+    def objects(self) -> str:
+        """What lags, and how far each is."""
+        found = {name: str(upper) for name, upper in self.uppers.items()}
+        found |= {each.name: str(upper) for each, upper in self.behind.items()}
+        return ", ".join(f"{name} (upper {upper})" for name, upper in sorted(found.items()))
+
+    def __str__(self) -> str:
+        """For who waits: what holds it up, and what to do."""
+        behind = {each.name: upper for each, upper in self.behind.items()} or self.uppers
+        told = ", ".join(f"{name}, complete before {_shown(upper)}" for name, upper in sorted(behind.items()))
+        return f"waiting for {told}: {self.hint}"
+
+
+def fed(names: Names, item: Described) -> tuple[Fed, ...]:
+    """What sources feed of all that an item is computed from, however far below it, and itself."""
+    return tuple(_fed(names, item))
+
+
+def _fed(names: Names, item: Described) -> Iterator[Fed]:
+    waiting, seen = [item], {item.id}
+    while waiting:
+        each = waiting.pop()
+        if each.fed_by is not None and each.data is not None:
+            yield Fed(str(each.name), names.get(each.fed_by).name.item, each.data)
+        elif each.data is None or each.kind in KEPT_UP:
+            below = [names.get(id) for id in each.depends_on if id not in seen]
+            seen.update(below_each.id for below_each in below)
+            waiting.extend(below)
+
+
+async def lagging(client: ShardClient, late: Collection[Held], ts: int) -> Lagging:
+    """Why these are not complete at a time. One RPC for each, and for each collection of a source below it; what does
+    not answer is left out. Raises nothing."""
+    below = {each: None for one in late for each in one.fed}
+    asked = [*(each.described.data for each in late), *(each.shard for each in below)]
+    answers = await asyncio.gather(*map(client.recent_upper, filter(None, asked)), return_exceptions=True)
+    for each in answers:
+        if isinstance(each, BaseException) and not isinstance(each, PersistError):
+            raise each
+    known = dict(zip(filter(None, asked), answers, strict=True))
+    behind = {
+        each: upper
+        for each in below
+        if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(ts)
+    }
+    uppers = {
+        str(each.stands_for.name): upper if isinstance(upper := known.get(each.described.data), Antichain) else each.upper
+        for each in late
+    }
+    return Lagging(uppers, behind, any(each.described.kind in KEPT_UP for each in late))
+
+
+def _shown(upper: Antichain) -> str:
+    return str(upper) if upper.time is None else dated(upper.time)

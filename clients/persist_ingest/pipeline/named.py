@@ -1,0 +1,176 @@
+"""What an environment calls a source and its exports, and the statement by which it comes to know them.
+
+An item is known by its source's progress shard, whatever it is called. What a source gets while it is ingested, columns
+and exports, its item gets after it: the shard first, then the name. Source: collections: names; docs/catalog.md.
+"""
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from persist import InvalidArgument, Schema, ShardId, ShardNotFound
+from persist.runtime import system
+from persist_ingest.location import Location, client
+from persist_ingest.pipeline.records import Source
+
+if TYPE_CHECKING:
+    import persist
+    from persist.catalog import CreateSource, ObjectType, QualifiedName
+
+_log = logging.getLogger(__name__)
+
+DEFAULT: Final = "default"
+ROLE: Final = "persist"
+AGAIN_SECONDS: Final = 30.0
+"""After a failure to tell an environment what a source has by now."""
+
+
+class Item(Protocol):
+    """What is looked at of an item."""
+
+    @property
+    def name(self) -> "QualifiedName": ...
+    @property
+    def remap(self) -> str | None: ...
+    @property
+    def data(self) -> object | None: ...
+    @property
+    def schema(self) -> Schema | None: ...
+
+
+class Names(Protocol):
+    """What is asked of an environment."""
+
+    def items(self, kind: "ObjectType | None" = None) -> "Sequence[Item]": ...
+    def execute(self, *statements: "CreateSource") -> "Sequence[Named]": ...
+    def leave(self, name: str, *, cascade: bool = False) -> object: ...
+    def exists(self) -> bool: ...
+
+
+class Named(Protocol):
+    """What became of a statement."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def statement_of(the_client: "persist.Client", source: Source, taken: Collection[str]) -> "CreateSource":
+    """What makes the item of a source, or brings it up to date. ``taken``: names of the schema that it comes into.
+
+    An export that is no item yet is called as upstream, without a schema of there; where that name is another's, or the
+    source's own, by all its names.
+    """
+    from persist.catalog import CreateSource, Export, QualifiedName, Retain
+
+    used = {*taken, source.name}
+    exports = []
+    for export, shard in source.shards.items():
+        name = export.rpartition(".")[2]
+        if name in used:
+            name = f"{source.name}_{export.replace('.', '_')}"
+        used.add(name)
+        exports.append(Export(name, the_client.schema(shard), shard))
+    return CreateSource(
+        QualifiedName(source.name),
+        source.type,
+        exports=tuple(exports),
+        timeline=source.timeline,
+        claims_epoch=source.claims_epoch,
+        remap=ShardId.parse(source.remap),
+        retain=Retain(),
+    )
+
+
+def adopted(the_client: "persist.Client", names: Names, source: Source) -> str:
+    """The full name of a source's item, which is made, or gets what it lacks: exports, and columns of exports.
+
+    Raises UniquenessViolation, PrivilegeMissing, LocationError.
+    """
+    there = item_of(names, source.remap)
+    statement = statement_of(the_client, source, taken_in(names))
+    if there is not None and not _lacks(names, statement):
+        return str(there.name)
+    try:
+        (done,) = names.execute(statement)
+    except InvalidArgument:
+        # Another process was faster, whose item has these shards.
+        there = item_of(names, source.remap)
+        if there is None:
+            raise
+        return str(there.name)
+    return str(done.name)
+
+
+def _lacks(names: Names, statement: "CreateSource") -> bool:
+    """Whether exports of a source, or columns of them, are not in the environment."""
+    known = {str(each.data): each.schema for each in items_of(names) if each.data is not None}
+    for export in statement.exports:
+        schema = known.get(str(export.shard))
+        if schema is None or not {*export.schema.val.names} <= {*schema.val.names, *schema.key.names}:
+            return True
+    return False
+
+
+class Following:
+    """Has the item of a source that is ingested follow what that gets. Where there is none, or no environment, none is
+    made."""
+
+    def __init__(self, location: Location, environment: str = DEFAULT) -> None:
+        self._location, self._environment = location, environment
+        self._told: Mapping[str, Schema] = {}
+        self._again_at = float("-inf")
+
+    def look(self, source: Source, schemas: Mapping[str, Schema]) -> None:
+        """After each step, with the schemas of the exports that run: does something where these are other ones.
+
+        A few RPCs then, and a statement to the environment's leader, or as that. Raises nothing: who ingests goes on,
+        and it is tried again.
+        """
+        now = system().monotonic()
+        if now < self._again_at or schemas == self._told:
+            return
+        try:
+            the_client = client(self._location)
+            with environment_of(the_client, self._location, self._environment) as names:
+                if names is not None and item_of(names, source.remap) is not None:
+                    adopted(the_client, names, source)
+            self._told = schemas
+        except Exception as untold:
+            self._again_at = now + AGAIN_SECONDS
+            _log.warning("names of source %s are not up to date, and are tried again: %s", source.name, untold)
+
+
+def item_of(names: Names, remap: str) -> Item | None:
+    """The item of the source with this progress shard, if it has one."""
+    from persist.catalog import ObjectType
+
+    found = [each for each in items_of(names, ObjectType.SOURCE) if str(each.remap) == remap]
+    return found[0] if found else None
+
+
+def taken_in(names: Names) -> set[str]:
+    """Names that sources and their exports cannot have any more."""
+    return {each.name.item for each in items_of(names) if each.name[1:] == ("public", "persist")}
+
+
+def items_of(names: Names, kind: "ObjectType | None" = None) -> "Sequence[Item]":
+    """The items of an environment, of which there may be none yet."""
+    return names.items(kind) if names.exists() else ()
+
+
+@contextlib.contextmanager
+def environment_of(
+    the_client: "persist.Client", location: Location, name: str, *, role: str = ROLE, begin: bool = False
+) -> Iterator[Names | None]:
+    """The environment, or None where there is none: nothing is made by looking. ``begin``: a statement will make it."""
+    from persist.catalog import catalog_shard
+
+    if not begin:
+        try:
+            the_client.recent_upper(catalog_shard(name))
+        except ShardNotFound:
+            yield None
+            return
+    with the_client.environment(name, role=role, endpoints=location.resolved().endpoint or "") as names:
+        yield names if begin or names.exists() else None
