@@ -8,7 +8,9 @@ from client.sql.support import last, rows, sessions
 from client.support import Place, client_of, memory_place
 
 import persist
-from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported
+from persist.client.sql.errors import SqlConflict, SqlError, SqlFailed, SqlNotSupported, SqlSyntax
+from persist.client.sql.parse.statements import Select
+from persist.client.sql.parse.text import one
 from persist.client.sql.session import SqlSession
 from persist.client.table import data_shard
 from persist.core.catalog.errors import PrivilegeMissing, Uninitialized, UnknownObject
@@ -597,3 +599,44 @@ async def test_what_refusals_to_change_columns_propose_does_it():
             (1, 7, "x", "y"), (2, None, "x", "y"), (3, 5 << 30, "x", None)
         ]  # fmt: skip
         assert await rows(session, "select * from renamed where id > 1 order by id") == [(2, None), (3, 5 << 30)]
+
+
+async def test_a_count_is_called_as_postgresql_calls_it():
+    async with sessions() as (session,):
+        await session.execute(
+            "create table t (a int); insert into t values (1), (2); create view v as select count(*) from t"
+        )
+        for query, name, found in (
+            ("select count(*) from t", "count", 2),
+            ("select count from v", "count", 2),
+            ("select count from (select count(*) from t) as x", "count", 2),
+            ("select count(*) filter (where a > 1) from t", "count", 1),
+            ("select count(*) as n from t", "n", 2),
+        ):
+            result = await last(session, query)
+            assert (result.columns, result.rows) == ((name,), [(found,)]), query
+        # A definition of before has the columns that it was made of.
+        kept = one("SELECT COUNT(*) FROM t").statement
+        assert isinstance(kept, Select)
+        assert kept.query.sql() == "SELECT COUNT(*) FROM t"
+
+
+async def test_values_that_no_parameter_takes_are_refused():
+    async with sessions() as (session,):
+        for text, given in (("select ?", [1, 2]), ("select $1, $3", [1, 2, 3]), ("select 1", [1])):
+            with pytest.raises(SqlSyntax, match="values were given that no parameter takes") as refused:
+                await session.execute(text, given)
+            assert refused.value.details["surplus"] in ("$1", "$2")
+        assert await rows(session, "select $1; select $2 as b", [1, 2]) == [(2,)]
+        assert await rows(session, "select :a", {"a": 1, "b": 2}) == [(1,)]
+
+
+async def test_results_and_sessions_say_what_they_are_in_a_line():
+    async with sessions() as (session,):
+        result = await last(session, "select 1 as a, 'x' as b")
+        assert repr(result) == f"<Result SELECT 1 of a, b at {result.ts}>"
+        assert repr(await last(session, "create table t (a int)")).startswith("<Result CREATE TABLE")
+        where = repr(session.environment).removeprefix("<Environment ").removesuffix(">")
+        assert repr(session) == f"<SqlSession of {where} as persist>"
+        await session.execute("begin")
+        assert repr(session) == f"<SqlSession of {where} as persist, in a transaction>"

@@ -59,7 +59,7 @@ def bound_of(query: str, items: tuple[Described, ...], known: tuple[KnownColumns
     """The query of a view, over the items that it is made of. ``known``: see ``bind``. Raises as ``parse`` and
     ``bind``, and QueryFailed.
     """
-    parsed = _query_of(parse(query, now_ms=system().now_ms()))
+    parsed = _query_of(parse(query, now_ms=system().now_ms(), kept=True))
     return pushed(bind(parsed, _Names(items), Session(), definite=True, known=known))
 
 

@@ -43,6 +43,11 @@ class Result:
     def __len__(self) -> int:
         return 0 if self.table is None else self.table.num_rows
 
+    def __repr__(self) -> str:
+        """What became of it, its columns, and when; its rows are not in it."""
+        columns = f" of {', '.join(self.columns)}" if self.columns else ""
+        return f"<Result {self.tag}{columns}{'' if self.ts is None else f' at {self.ts}'}>"
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows, for libraries that take Arrow streams. Source: the Arrow PyCapsule interface."""
         stream: object = self.to_arrow().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]  # of Arrow

@@ -333,6 +333,12 @@ class SqlSession(Closes):
                 "a transaction defines, or reads and writes", hint="COMMIT, and begin another transaction"
             )
 
+    def __repr__(self) -> str:
+        """The environment, the role, and whether it is in a transaction."""
+        state = ", in a transaction" if self.in_transaction else ""
+        where = f"{self.environment.name} of {self.environment.access.client.location}"
+        return f"<SqlSession of {where} as {self.variables.values["role"]}{state}>"
+
 
 def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:
     if isinstance(statement, ddl.CreateSource):

@@ -37,7 +37,12 @@ def identity(upstream: Any, table: str = "items") -> str:
 
 def test_unknown_options_are_refused_with_a_suggestion() -> None:
     with pytest.raises(InvalidArgument) as refused:
-        parse_options({"dsn": "host=x", "replaceslot": "true"}, "shop", "0a")
+        parse_options({"dsn": "host=x", "replaceslots": "true"}, "shop", "0a")
+    # Options of SQL come in lower case.
+    given = {"DSN": "host=x", "replaceslot": "true", "setreplicaidentity": "TRUE", "excludecolumns": "a.b.c"}
+    found = parse_options(given, "shop", "0a")
+    assert (found.dsn, found.replace_slot, found.set_replica_identity) == ("host=x", True, True)
+    assert found.exclude_columns == (("a", "b", "c"),)
     assert "replaceSlot" in refused.value.hint
     for raw in ({}, {"dsn": "host=x", "tables": "orders"}, {"dsn": "host=x", "badRows": "divert"}):
         with pytest.raises(InvalidArgument):

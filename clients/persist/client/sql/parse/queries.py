@@ -60,6 +60,21 @@ def query(tokens: Tokens, end: int | None = None) -> exp.Query:
     return found
 
 
+def call_counts(statement: object) -> None:
+    """Call the columns of a statement's query that are ``count(*)`` ``count``, as PostgreSQL does, and DuckDB not."""
+    found = getattr(statement, "query", None)
+    while isinstance(found, Select):
+        found = found.query
+    for each in found.find_all(exp.Select) if isinstance(found, exp.Expr) else ():
+        each.set("expressions", [exp.alias_(it, "count") if _counts(it) else it for it in each.expressions])
+
+
+def _counts(node: exp.Expr) -> bool:
+    while isinstance(node, exp.Filter | exp.Window):
+        node = node.this
+    return isinstance(node, exp.Count) and isinstance(node.this, exp.Star)
+
+
 def _plain(node: exp.Expr) -> bool:
     return not any(value for name, value in node.args.items() if name != "this")
 

@@ -60,30 +60,44 @@ _ELSEWHERE: Final = {
 }
 
 
-def parse(text: str, params: object = None, *, now_ms: int | None = None) -> list[Parsed]:
+def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: bool = False) -> list[Parsed]:
     """The statements of a text. ``params``: values for ``?`` and ``$1`` (a sequence), or ``:name`` (a mapping).
 
-    ``now_ms``: the clock that ``now()`` and ``'-5m'`` mean. Raises SqlSyntax and SqlNotSupported, with line and
+    Of a sequence each value has to be taken. ``kept``: it is a definition's, whose columns are called as they were
+    when it was made. ``now_ms``: the clock that ``now()`` and ``'-5m'`` mean. Raises SqlSyntax and SqlNotSupported, with line and
     column, InvalidArgument, and what schemas raise (TypeNotSupported).
     """
     if len(text) > TEXT_MAX:
         raise SqlSyntax("the text is too long", hint=f"at most {TEXT_MAX} characters; COPY reads rows from files")
     now = system().now_ms() if now_ms is None else now_ms
     given, found = given_params(params), cuts(text)
-    statements = _statements(text, given, now, found) if found else None
+    in_order = isinstance(params, list | tuple)
+    statements = _statements(text, given, now, found, in_order=in_order) if found else None
     if statements is None:
-        statements = _statements(text, given, now, ())
+        statements = _statements(text, given, now, (), in_order=in_order)
     assert statements is not None
+    if not kept:
+        for each in statements:
+            queries.call_counts(each.statement)
     return statements
 
 
-def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut]) -> list[Parsed] | None:
+def _statements(
+    text: str, params: Params, now_ms: int, found: Sequence[Cut], *, in_order: bool
+) -> list[Parsed] | None:
     """The statements of a text. None: with the rows that were ``found`` it is not known what they are, or what is
-    wrong with them.
+    wrong with them. ``in_order``: values that nothing takes are refused, as another one may have been meant.
     """
     tokens = tokens_without(text, params, found) if found else tokens_of(text, params)
     if tokens is None:
         return None
+    if in_order and (surplus := tokens.surplus):
+        raise SqlSyntax(
+            "values were given that no parameter takes",
+            hint="as many as there are ? in the text, or $1, $2, …; by name, as :name of a dict, there may be more",
+            given=len(params),
+            surplus=", ".join(f"${name}" for name in surplus),
+        )
     parsed: list[Parsed] = []
     for each in tokens.statements():
         try:
@@ -98,8 +112,8 @@ def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut]) ->
 
 
 def one(text: str, params: object = None, *, now_ms: int | None = None) -> Parsed:
-    """The only statement of a text. Raises as ``parse``."""
-    return only(parse(text, params, now_ms=now_ms))
+    """The only statement of a definition's text. Raises as ``parse``."""
+    return only(parse(text, params, now_ms=now_ms, kept=True))
 
 
 def only(found: Sequence[Parsed]) -> Parsed:

@@ -263,6 +263,12 @@ class Tokens:
         self.at += 1
         return self._params[name]
 
+    @property
+    def surplus(self) -> list[str]:
+        """The values that no parameter of these tokens takes."""
+        taken = {name.text for mark, name in itertools.pairwise(self._tokens) if mark.token_type is TokenType.PARAMETER}
+        return [name for name in self._params if name not in taken]
+
     def literals(self) -> Literals | None:
         """Take VALUES and rows that are no tokens, if these come next, and no more of a query after them."""
         if not self.is_word("VALUES") or self.at_end(1) or not (self.at_end(2) or self.is_word("RETURNING", ahead=2)):

@@ -3,13 +3,13 @@
 Source: design 003; architecture.md section 8.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from persist import InvalidArgument
+from persist_ingest.sources.options import check_options
 
 NAMES: Final = (
     "dsn",
@@ -59,12 +59,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
 
     ``token``: of this attempt alone. Slots are named for a whole server, so it is in the name of one that is not given.
     """
-    for name in raw:
-        if name not in NAMES:
-            near = difflib.get_close_matches(name.lower(), [each.lower() for each in NAMES], 1)
-            meant = [each for each in NAMES if near and each.lower() == near[0]]
-            hint = f"did you mean {meant[0]}?" if meant else f"known are {', '.join(NAMES)}"
-            raise InvalidArgument("the PostgreSQL source has no such option", hint=hint, option=name)
+    raw = check_options(raw, NAMES, "the PostgreSQL source").values
     if not raw.get("dsn"):
         raise InvalidArgument("option dsn is missing", hint="such as host=db dbname=shop user=persist")
     if raw.get("badRows", "fail") != "fail":
