@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from persist_cli.partly import SAID_OF, PartlyDone, happened
 from persist_cli.tree import tree, words
 
 EXIT_USAGE: Final = 2
+_EXTRA: Final = re.compile(r"unexpected extra argument.*\(([^\s)]+)")
 EXIT_REFUSED: Final = 78
 
 
@@ -92,6 +94,8 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
 
     if hasattr(error, "show") and hasattr(error, "exit_code"):
         error.show()  # of Click: the command line is wrong
+        if meant := _meant(error):
+            typer.echo(meant, err=True)
         return int(error.exit_code)
     if invocation.debug:
         traceback.print_exception(error)
@@ -121,6 +125,15 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
     else:
         typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
     return code
+
+
+def _meant(error: Any) -> str:
+    """The option that a word of a wrong command line is to be the value of: a time stands behind one everywhere."""
+    extra = _EXTRA.search(str(getattr(error, "message", "")))
+    if extra is None or error.ctx is None:
+        return ""
+    options = [each.opts[0] for each in error.ctx.command.params if each.metavar == "TIME"]
+    return f"did you mean {' or '.join(f'{option} {extra[1]}' for option in options)}?" if options else ""
 
 
 def _tell_program(told: Fields) -> None:

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from persist.client.timeline.dates import dated
+from persist.dates import dated
 
 TIMES_HELP: Final = "A number, now, -5m, or a date (2026-11-22T06:00, UTC unless it says)."
+
 
 def time_of(text: str, now_ms: int) -> int:
     """The time a person means. Raises BadParameter."""

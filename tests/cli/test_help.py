@@ -41,6 +41,7 @@ def test_help_fits_a_screen_and_groups_every_command():
         (("admin", "swep"), "'sweep'"),
         (("shard", "list", "--endpont", "x"), "--endpoint"),
         (("serve", "shard", "--consesus", "x"), "--consensus"),
+        (("hold", "advance", "audit", "2031-01-01"), "did you mean --to 2031-01-01?"),
     ],
 )
 def test_the_near_command_or_option_is_named(persist, words, near):

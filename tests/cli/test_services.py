@@ -11,6 +11,7 @@ from forked import Fork
 
 import persist as library
 from persist.sources import Lsn, RemapSource, SourceKind
+from persist_cli.doctor.spark import spark
 
 PERSIST = [sys.executable, "-m", "persist_cli"]
 
@@ -224,6 +225,15 @@ def test_doctor_reports_what_is_missing_and_exits_with_1(persist):
     assert (found["java"]["state"], found["worker python"]["state"]) == ("bad", "bad")
     assert "JAVA_HOME" in found["java"]["next_step"]
     assert "PYSPARK_PYTHON" in found["worker python"]["next_step"]
+
+
+def test_doctor_does_not_send_from_a_python_to_itself(persist, tmp_path):
+    (tmp_path / "pyspark.py").write_text("raise ImportError('not here')")
+    environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    (found,) = [each for each in spark(environ) if each.name == "worker python"]
+    assert (found.state, "lacks pyspark" in found.found) == ("bad", True), found
+    assert found.next_step == f"{sys.executable} -m pip install 'persist-tvc[spark]'"
 
 
 def test_doctor_finds_this_machine_ready_for_spark(persist):

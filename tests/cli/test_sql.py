@@ -195,6 +195,14 @@ def test_a_mistyped_column_is_answered_with_those_that_are_like_it(persist: Pers
         assert (done.code, '"owner"' in done.err) == (2, True), done.err
 
 
+def test_times_of_holds_have_their_dates_in_tables(persist: Persist, here):
+    assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
+    for text in ("show holds", "select name, at, last_ack_ms from persist_catalog.holds"):
+        (row,) = persist("sql", *here, "--json", text).lines
+        shown = persist("sql", *here, text).out
+        assert f"{row['at']} (20" in shown, shown
+
+
 def test_what_a_hold_does_not_keep_is_told_by_names(persist: Persist, here):
     assert persist("sql", *here, "create table t (id int); create hold h on t").code == 0
     below = persist("sql", *here, "select * from t as of 3")

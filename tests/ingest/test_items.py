@@ -12,7 +12,18 @@ from ingest.pipeline.conftest import Shop, here, shop, shop_server
 import persist
 from persist import InvalidArgument
 from persist.catalog import ObjectType, PrivilegeMissing, Retain, UniquenessViolation
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, add_export, adopt, create, drop, drop_export, resnapshot
+from persist_ingest import (
+    Location,
+    Pipeline,
+    PipelineOptions,
+    Records,
+    add_export,
+    adopt,
+    create,
+    drop,
+    drop_export,
+    resnapshot,
+)
 from persist_ingest.location import client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.records import SourceExists
@@ -214,7 +225,9 @@ def test_an_export_that_is_an_item_stays_and_one_that_was_added_goes(
 def test_a_column_that_is_added_upstream_is_in_sql_and_what_was_made_before_keeps_its_own(
     here: Location, names: Any, shop: Shop, upstream: Any
 ) -> None:
-    create(here, "shop", "postgres", upstream, interval_ms=1)
+    # Beside another one, as the last table that runs stops its source.
+    shop.run("CREATE TABLE other (id bigint PRIMARY KEY)", "ALTER TABLE other REPLICA IDENTITY FULL")
+    create(here, "shop", "postgres", {**upstream, "tables": "public.orders,public.other"}, interval_ms=1)
     client(here).sql("CREATE VIEW old AS SELECT * FROM orders; CREATE CURSOR c FOR SUBSCRIBE orders")
     with Pipeline(here, "shop", options=OPTIONS) as pipeline:
         pipeline.step()

@@ -18,17 +18,17 @@ FOR_TESTS = {
 }
 """Modules, or packages, that no door leads to."""
 
-PROBES = {
-    "quantile_ms": "what metrics hold, for tests of them",
-    "tallies": "what metrics hold, for tests of them",
-    "refusals_bytes": "a bound on memory that tests hold",
-    "durable_fields": "all fields that can be stored, each of which a test asks for its format",
-    "BY_RPC": "beside BY_FIELD and BY_COMMAND: tests name calls as protos do",
-    "introspection_id": "how ids of one space derive is a durable format of the catalog",
+CALLED_BY_OTHERS = {
     "pushFilters": "Spark calls it",
     "_repr_html_": "notebooks call it",
 }
-"""Functions, classes and constants that only tests, or other people's code, name."""
+"""Functions that only other people's code names."""
+
+LOOKED_AT = {
+    "tallies": "what metrics hold",
+    "refusals_bytes": "a bound on memory",
+}
+"""Properties that show tests what the program keeps for itself. Nothing that does something is there for tests alone."""
 
 
 def modules() -> dict[str, Path]:
@@ -123,6 +123,12 @@ def candidates(module: ast.Module, offered: set[str], ours: set[str]) -> Iterato
             yield from ((each.name, each.lineno) for each in inner)
 
 
+def properties() -> set[str]:
+    nodes = (node for module in parsed().values() for node in ast.walk(module))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    return {each.name for each in functions if any(ast.unparse(mark) == "property" for mark in each.decorator_list)}
+
+
 def base_name(base: ast.expr) -> str:
     return ast.unparse(base).partition("[")[0].rpartition(".")[2]
 
@@ -140,5 +146,7 @@ def test_everything_is_used_by_something_but_tests() -> None:
         for each, line in candidates(body, offered, ours)
         if not used[each] and not each.startswith("__")
     }
-    assert sorted(where + " " + each for each, where in unused if each not in PROBES) == []
-    assert sorted(set(PROBES) - {each for each, _ in unused}) == [], "these are used by now"
+    known = CALLED_BY_OTHERS.keys() | LOOKED_AT.keys()
+    assert sorted(where + " " + each for each, where in unused if each not in known) == []
+    assert sorted(known - {each for each, _ in unused}) == [], "these are used by now"
+    assert sorted(LOOKED_AT.keys() - properties()) == [], "these do something, for tests alone"

@@ -4,38 +4,24 @@ Source: reliability.md section 5, telemetry; performance.md section C.
 """
 
 import threading
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 from persist.errors import PersistError
 from persist.runtime import Runtime
 from persist.storage.ports import Blob, Consensus, Entry, Finding
 
-_EDGES_MS: Final = tuple(0.05 * 2 ** (n / 2) for n in range(44))
-"""Upper edges of the latency buckets: 0.05 ms to some 150 s, each 1.41 times the one before."""
-
 
 @dataclass(slots=True)
 class CallTally:
-    """What happened to one kind of call: how many, how many failed, bytes moved, seconds in all and by bucket."""
+    """What happened to one kind of call: how many, how many failed, bytes moved, seconds in all."""
 
     calls: int = 0
     failures: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(_EDGES_MS) + 1))
-
-    def quantile_ms(self, share: float) -> float:
-        """An upper bound, at most 41 % too high, of the latency that ``share`` of the calls stayed below."""
-        left = share * self.calls
-        for edge, count in zip(_EDGES_MS, self.buckets, strict=False):
-            left -= count
-            if left <= 0:
-                return edge
-        return float("inf")
 
 
 class Meter:
@@ -60,7 +46,6 @@ class Meter:
             tally.failures += error is not None
             tally.bytes += size
             tally.seconds += seconds
-            tally.buckets[bisect_left(_EDGES_MS, seconds * 1000)] += 1
         if self._duration is not None and self._moved is not None:
             labels = {"call": name, "outcome": error.reason if error else "OK"}
             self._duration.record(seconds, labels)

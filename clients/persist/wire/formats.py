@@ -84,11 +84,6 @@ def check_fields(message: Message, format: int) -> None:
         _check(message, path, allowed)
 
 
-def durable_fields() -> list[FieldDescriptor]:
-    """Every field of every message that states are made of."""
-    return [field for message in _messages().values() for field in message.fields]
-
-
 @dataclass(frozen=True, slots=True)
 class _Path:
     """What a message may not hold, and which fields lead to messages that may not hold something."""

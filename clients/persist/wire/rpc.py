@@ -101,7 +101,6 @@ METHODS: Final = (
 
 BY_COMMAND: Final[Mapping[type[Any], Method]] = {method.command: method for method in METHODS}
 BY_FIELD: Final[Mapping[str, Method]] = {method.field: method for method in METHODS}
-BY_RPC: Final[Mapping[str, Method]] = {method.rpc: method for method in METHODS}
 BY_REQUEST: Final[Mapping[type[Any], Method]] = {method.request: method for method in METHODS}
 
 

@@ -19,7 +19,7 @@ PROBE_SECONDS: Final = 60
 # Run by the Python that Spark's workers would use. Spark hides every data source when one pyspark_* package is broken.
 _PROBE: Final = """
 import importlib, json, pkgutil, platform, sys
-seen = {"python": platform.python_version(), "executable": sys.executable, "broken": {}}
+seen = {"python": platform.python_version(), "executable": sys.executable, "prefix": sys.prefix, "broken": {}}
 for name in ("pyspark", "pyarrow", "pandas", "persist"):
     try:
         seen[name] = getattr(importlib.import_module(name), "__version__", "importable")
@@ -33,6 +33,9 @@ for module in pkgutil.iter_modules():
             seen["broken"][module.name] = repr(error)
 print(json.dumps(seen))
 """
+
+
+_INSTALL: Final = f"{sys.executable} -m pip install 'persist-tvc[spark]'"
 
 
 def spark(environ: Mapping[str, str]) -> Iterator[Check]:
@@ -93,15 +96,17 @@ def _workers(environ: Mapping[str, str]) -> Iterator[Check]:
     if isinstance(told, str):
         yield Check("worker python", BAD, f"{command}: {told}", f"export PYSPARK_PYTHON={sys.executable}")
         return
+    # By what is installed for it: one environment has its Python under several names.
+    is_mine = told["prefix"] == sys.prefix
     if named is None and told["broken"]:
         found = f"PYSPARK_PYTHON is not set, and {told['executable']} lacks {', '.join(told['broken'])}"
-        yield Check("worker python", BAD, found, f"export PYSPARK_PYTHON={sys.executable}")
+        yield Check("worker python", BAD, found, _INSTALL if is_mine else f"export PYSPARK_PYTHON={sys.executable}")
         return
     mine = ".".join(map(str, sys.version_info[:2]))
     if not told["python"].startswith(f"{mine}."):
         step = f"driver and workers must agree: export PYSPARK_PYTHON={sys.executable}"
         yield Check("worker python", BAD, f"{told['python']}, not {mine}, at {told['executable']}", step)
-    elif named is None and told["executable"] != sys.executable:
+    elif named is None and not is_mine:
         step = f"to use this Python in workers: export PYSPARK_PYTHON={sys.executable}"
         yield Check("worker python", WARN, f"PYSPARK_PYTHON is not set: {told['executable']}", step)
     else:

@@ -75,7 +75,10 @@ def create_source(
     master: str | None,
 ) -> None:
     """Create it and say what there is now."""
-    with _sessions(spark, master, f"persist source create {name}") as session, progress(f"reading {name}") as report:
+    with (
+        _sessions(spark, master, f"persist source create {name}", says=False) as session,
+        progress(f"reading {name}") as report,
+    ):
         source = ingest.create(
             _location(run, target, begin=True),
             name,
@@ -389,11 +392,14 @@ def _spark_problem() -> str | None:
 
 
 @contextlib.contextmanager
-def _sessions(wanted: bool, master: str | None, name: str) -> Iterator[Any]:
-    """What makes the Spark session at its first use; None when Spark is not wanted or not possible here."""
+def _sessions(wanted: bool, master: str | None, name: str, *, says: bool = True) -> Iterator[Any]:
+    """What makes the Spark session at its first use; None when Spark is not wanted or not possible here.
+
+    ``says``: why it is not possible. A pipeline goes on for long without it; a command is done.
+    """
     problem = _spark_problem() if wanted else None
     if not wanted or problem is not None:
-        if problem is not None:
+        if problem is not None and (says or master is not None):
             note(f"everything runs in this process: {problem}")
         yield None
         return

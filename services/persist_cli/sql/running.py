@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
 from persist_cli.terminal import counted, note, print_json_line, print_table
+from persist_cli.times import dated
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -31,6 +32,9 @@ ROWS_MAX: Final = 1000
 
 QUIET_SECONDS: Final = 1.0
 """A statement that takes longer says on a terminal that it runs."""
+
+_TIMES: Final = frozenset({"at", "acknowledged", "since", "upper"})
+"""What lists of the system call times, besides those whose names end in ``_ms``."""
 
 _MARKS: Final = "|/-\\"
 
@@ -177,9 +181,17 @@ def _print_table(result: Result) -> None:
     caption = counted(result.table.num_rows, "row")
     if result.table.num_rows > ROWS_MAX:
         caption = f"the first {ROWS_MAX:,} of {caption}; --csv, --json and COPY give all"
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_dated(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
     shown = [[_cell(value) for value in row] for row in zip(*columns, strict=True)]
     print_table(result.table.schema.names, shown, caption=caption)
+
+
+def _dated(name: str, column: "pa.ChunkedArray[Any]") -> list[object]:
+    """Times of the system, such as that of a hold, with their dates."""
+    values: list[object] = column.to_pylist()
+    if column.type != pa.uint64() or not (name in _TIMES or name.endswith("_ms")):
+        return values
+    return [dated(value) if isinstance(value, int) else value for value in values]
 
 
 def _cell(value: object) -> object:

@@ -73,3 +73,25 @@ def test_a_name_with_nothing_in_it_makes_no_shard(persist, begun, people):
     refused = persist("shard", "append", "", people, "--key", "id", *begun)
     assert (refused.code, "a shard has a name" in refused.err) == (2, True)
     assert persist("shard", "list", "--json", *begun).json == []
+
+
+def test_an_item_is_written_by_none_of_its_former_names(persist, here, people):
+    made = (
+        "create table people (id bigint primary key, name text) with (mode = direct); create table logged (id bigint)"
+    )
+    source = "create source s from load-generator (generator = counter, messages = 3)"
+    assert persist("sql", *here, f"{made}; alter table people rename to k2; alter table logged rename to l2").code == 0
+    assert persist("sql", *here, source).code == 0
+    (table,) = persist("source", "list", "--json", *here).json["sources"]
+    shards = [f"s.{export}" for export in table["exports"]]
+    assert shards
+    for name, why in (("people", "k2"), ("logged", "l2"), *((each, "nothing else writes its rows") for each in shards)):
+        refused = persist("shard", "append", name, people, *here)
+        assert (refused.code, why in refused.err) == (2, True), (name, refused.err)
+    assert persist("sql", *here, "--json", "select count(*) as n from k2").lines == [{"n": 0}]
+
+
+def test_a_column_that_is_misspelled_is_named(persist, here, people):
+    assert persist("shard", "append", "people", people, "--key", "id", *here).code == 0
+    refused = persist("shard", "snapshot", "people", "--columns", "nam", *here)
+    assert (refused.code, "did you mean name?" in refused.err) == (2, True), refused.err

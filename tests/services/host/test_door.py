@@ -99,7 +99,7 @@ async def test_frame_has_at_most_256_calls(count, answered):
         shard = new_shard()
         await shards.open(shard, timeout=1)
         request = rpc.request_of(shard, append(0, 1))
-        calls = [rpc.call_of(id_, 5000, rpc.BY_RPC["CompareAndAppend"], request) for id_ in range(count)]
+        calls = [rpc.call_of(id_, 5000, rpc.BY_FIELD["compare_and_append"], request) for id_ in range(count)]
         answer, error = await send(channel, SESSION, pb.SessionRequest(calls=calls).SerializeToString())
         if answered:
             assert pb.SessionResponse.FromString(answer).answers
@@ -341,7 +341,7 @@ async def test_memory_of_requests_under_way_is_bounded_and_comes_back(method, se
             request = rpc.request_of(shard, append(lower, lower + 1, size=8 << 10))
             if method == APPEND:
                 return request.SerializeToString()
-            call = rpc.call_of(1, 5000, rpc.BY_RPC["CompareAndAppend"], request)
+            call = rpc.call_of(1, 5000, rpc.BY_FIELD["compare_and_append"], request)
             return pb.SessionRequest(calls=[call]).SerializeToString()
 
         shards.gate.clear()
@@ -429,7 +429,7 @@ async def test_session_ends_when_nothing_happens_on_it_and_only_then():
         await shards.open(shard, timeout=1)
         idle, busy = PersistShardStub(channel).Session(), PersistShardStub(channel).Session()
         shards.gate.clear()
-        method, request = rpc.BY_RPC["CompareAndAppend"], rpc.request_of(shard, append(0, 1))
+        method, request = rpc.BY_FIELD["compare_and_append"], rpc.request_of(shard, append(0, 1))
         await busy.write(pb.SessionRequest(calls=[rpc.call_of(1, 5000, method, request)]))
         assert await asyncio.wait_for(idle.read(), 30) is grpc.aio.EOF
         assert await idle.code() is grpc.StatusCode.OK

@@ -56,7 +56,7 @@ async def test_store_away_tells_callers_an_id_and_the_log_the_rest(tmp_path, pos
                 errors = [await refused(stub.Open(pb.OpenRequest(shard_id=shard), timeout=3)) for _ in range(2)]
                 session = stub.Session()
                 request = rpc.request_of(shard, append(0, 1))
-                call = rpc.call_of(1, 3000, rpc.BY_RPC["CompareAndAppend"], request)
+                call = rpc.call_of(1, 3000, rpc.BY_FIELD["compare_and_append"], request)
                 await session.write(pb.SessionRequest(calls=[call]))
                 with pytest.raises(PersistError) as failed:
                     rpc.outcome_in((await session.read()).answers[0])

@@ -125,7 +125,7 @@ def test_table_has_every_public_command_and_a_test_for_each():
 
 def test_every_command_has_an_rpc_a_call_and_an_answer():
     methods = pb.DESCRIPTOR.services_by_name["PersistShard"].methods_by_name
-    assert set(rpc.BY_RPC) <= set(methods)
+    assert {each.rpc for each in rpc.METHODS} <= set(methods)
     calls = {field.name for field in pb.SessionCall.DESCRIPTOR.oneofs_by_name["command"].fields}
     answers = {field.name for field in pb.SessionAnswer.DESCRIPTOR.oneofs_by_name["answer"].fields}
     assert calls == set(rpc.BY_FIELD) == answers - {"error"}
@@ -184,7 +184,7 @@ def test_frontier_unset_is_not_a_closed_one():
 
 def test_outcome_of_a_newer_server_may_have_happened():
     with pytest.raises(Indeterminate):
-        rpc.outcome_of(rpc.BY_RPC["CompareAndAppend"], pb.CompareAndAppendResponse())
+        rpc.outcome_of(rpc.BY_FIELD["compare_and_append"], pb.CompareAndAppendResponse())
     with pytest.raises(Indeterminate):
         rpc.outcome_in(pb.SessionAnswer(id=1))
 

@@ -86,7 +86,9 @@ async def test_call_without_a_deadline_is_refused(method):
             # The stream itself needs none, but each call in it does.
             stream = call()
             request = rpc.request_of(new_shard(), append(0, 1))
-            await stream.write(pb.SessionRequest(calls=[rpc.call_of(1, 0, rpc.BY_RPC["CompareAndAppend"], request)]))
+            await stream.write(
+                pb.SessionRequest(calls=[rpc.call_of(1, 0, rpc.BY_FIELD["compare_and_append"], request)])
+            )
             answer = (await stream.read()).answers[0]
             with pytest.raises(MissingDeadline):
                 rpc.outcome_in(answer)
@@ -120,7 +122,7 @@ async def test_header_that_names_another_shard_is_refused():
         watch = stub.Watch(pb.WatchRequest(shard_id=shard), timeout=60, metadata=wrong)
         assert isinstance(await stream_failure_of(watch), InvalidArgument)
         session = stub.Session(metadata=wrong)
-        await session.write(pb.SessionRequest(calls=[rpc.call_of(1, 500, rpc.BY_RPC["CompareAndAppend"], request)]))
+        await session.write(pb.SessionRequest(calls=[rpc.call_of(1, 500, rpc.BY_FIELD["compare_and_append"], request)]))
         with pytest.raises(InvalidArgument):
             rpc.outcome_in((await session.read()).answers[0])
         session.cancel()

@@ -95,10 +95,12 @@ def test_what_is_written_by_name_is_refused_where_its_keys_or_its_rows_are_not_t
     with persist.embedded(place) as client:
         client.sql(
             "create table keyed (id bigint primary key) with (mode = direct); create table t (id bigint);"
-            "create materialized view kept as select id from t; create table bag (id bigint) with (mode = direct)"
+            "create materialized view kept as select id from t; create table bag (id bigint) with (mode = direct);"
+            "create table former (id bigint primary key) with (mode = direct); alter table former rename to latter"
         )
         for name, message in (
             ("keyed", "a table with a primary key"),
+            ("former", "a table with a primary key"),
             ("kept", "nothing else writes its rows"),
             ("t", "written through a log"),
         ):

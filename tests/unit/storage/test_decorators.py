@@ -59,14 +59,11 @@ async def test_meter_tells_lost_comparisons_apart() -> None:
     assert meter.tallies["consensus.scan"].bytes == 5
 
 
-def test_meter_quantiles_bound_the_truth_from_above() -> None:
+def test_a_meter_adds_seconds_up() -> None:
     meter = Meter()
     for number in range(1, 1001):
         meter.record("x", number / 1000, 0, None)
-    tally = meter.tallies["x"]
-    for share in (0.5, 0.9, 0.99):
-        assert share * 1000 <= tally.quantile_ms(share) <= share * 1000 * 1.42
-    assert tally.seconds == pytest.approx(500.5)
+    assert meter.tallies["x"].seconds == pytest.approx(500.5)
 
 
 # ---- faults

@@ -336,8 +336,11 @@ class SqlSession(Closes):
     def __repr__(self) -> str:
         """The environment, the role, and whether it is in a transaction."""
         state = ", in a transaction" if self.in_transaction else ""
-        where = f"{self.environment.name} of {self.environment.access.client.location}"
-        return f"<SqlSession of {where} as {self.variables.values["role"]}{state}>"
+        where, role = (
+            f"{self.environment.name} of {self.environment.access.client.location}",
+            self.variables.values["role"],
+        )
+        return f"<SqlSession of {where} as {role}{state}>"
 
 
 def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from persist.core.catalog.errors import IdExhaustion
-from persist.core.catalog.values import U64_MAX, Id, Space
+from persist.core.catalog.values import U64_MAX
 from persist.errors import InvalidArgument
 
 FIRST_IDS: Final = {
@@ -66,14 +66,3 @@ def take_oids(next_oid: int, count: int, taken: Callable[[int], bool], last: int
 
 def _is_count(count: object) -> bool:
     return isinstance(count, int) and count >= 0
-
-
-def introspection_id(cluster: Id, log: int) -> Id:
-    """The id of the index over one log of a cluster: the same wherever it is derived. Raises InvalidArgument.
-
-    8 bits say who made the cluster (1 a user, 2 the system), 48 which, 8 which log.
-    """
-    space = {Space.USER: 1, Space.SYSTEM: 2}.get(cluster.space)
-    if space is None or not 0 <= cluster.number < 2**48 or not 0 <= log < 2**8:
-        raise InvalidArgument("no introspection id for this", cluster=cluster, log=log)
-    return Id(Space.INTROSPECTION, space << 56 | cluster.number << 8 | log)

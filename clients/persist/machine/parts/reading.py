@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
@@ -168,8 +169,12 @@ class Reading:
         names = [name for name in columns if name not in tail]
         unknown = [name for name in names if name not in full.names]
         if unknown or len(set(names)) != len(names):
+            alike = get_close_matches(unknown[0], full.names, n=1) if unknown else []
+            meant = f"did you mean {alike[0]}? " if alike else ""
             raise InvalidArgument(
-                "unknown or repeated columns", hint=f"the shard has {', '.join(full.names)}", columns=unknown or names
+                "unknown or repeated columns",
+                hint=f"{meant}the shard has {', '.join(full.names)}",
+                columns=unknown or names,
             )
         return pa.schema([full.field(name) for name in [*names, *tail]])
 

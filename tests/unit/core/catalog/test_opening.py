@@ -3,7 +3,7 @@
 import pytest
 from unit.core.catalog.samples import system, user
 
-from persist.core.catalog.allocation import FIRST_IDS, FIRST_OID, introspection_id, take_ids, take_oids
+from persist.core.catalog.allocation import FIRST_IDS, FIRST_OID, take_ids, take_oids
 from persist.core.catalog.errors import IdExhaustion, IncompatibleContentVersion, NotWritable, Uninitialized
 from persist.core.catalog.open_rules import Mode, check_content_version, check_open, initial_rows, is_initialized
 from persist.core.catalog.rows import RowUpdate, contents
@@ -115,21 +115,6 @@ def test_oids_of_one_lap_are_all_given_once():
     oids, after = take_oids(FIRST_OID + 7, 10, lambda _: False, FIRST_OID + 9)
     assert sorted(oids) == list(range(FIRST_OID, FIRST_OID + 10))
     assert after == FIRST_OID + 7
-
-
-def test_introspection_ids_are_derived_and_distinct():
-    ids = [introspection_id(cluster, log) for cluster in (user(1), system(1), user(256)) for log in (0, 1, 255)]
-    assert len(set(ids)) == 9
-    assert introspection_id(user(2), 3) == Id(Space.INTROSPECTION, 1 << 56 | 2 << 8 | 3)
-    assert introspection_id(user(2**48 - 1), 255).number < 2**57
-
-
-@pytest.mark.parametrize(
-    ("cluster", "log"), [(user(2**48), 0), (user(1), 256), (user(1), -1), (Id(Space.INTROSPECTION, 1), 0)]
-)
-def test_introspection_id_of_what_does_not_fit_is_refused(cluster, log):
-    with pytest.raises(InvalidArgument):
-        introspection_id(cluster, log)
 
 
 @pytest.mark.parametrize("it", [user(12), system(0), Id(Space.INTROSPECTION, U64_MAX)], ids=str)

@@ -401,7 +401,6 @@ class Readers:
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
         return replace(found, snapshots=contents)
 
-
     async def _say(self, found: AtOneTime) -> None:
         """Tell who asked what it waits for, when that takes long."""
         await self.location.runtime.sleep(SAID_AFTER_SECONDS)

@@ -10,10 +10,10 @@ from typing import Final
 
 from persist.client.collections.reading.inputs import KEPT_UP, Held, Names
 from persist.client.shard.client import ShardClient
-from persist.client.timeline.dates import dated
 from persist.core.catalog.ddl.described import Described
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
+from persist.dates import dated
 from persist.errors import PersistError
 
 SAID_AFTER_SECONDS: Final = 3.0
@@ -92,12 +92,12 @@ async def lagging(client: ShardClient, late: Collection[Held], ts: int) -> Laggi
             raise each
     known = dict(zip(filter(None, asked), answers, strict=True))
     behind = {
-        each: upper
-        for each in below
-        if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(ts)
+        each: upper for each in below if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(ts)
     }
     uppers = {
-        str(each.stands_for.name): upper if isinstance(upper := known.get(each.described.data), Antichain) else each.upper
+        str(each.stands_for.name): upper
+        if isinstance(upper := known.get(each.described.data), Antichain)
+        else each.upper
         for each in late
     }
     return Lagging(uppers, behind, any(each.described.kind in KEPT_UP for each in late))

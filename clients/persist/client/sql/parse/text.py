@@ -82,9 +82,7 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
     return statements
 
 
-def _statements(
-    text: str, params: Params, now_ms: int, found: Sequence[Cut], *, in_order: bool
-) -> list[Parsed] | None:
+def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut], *, in_order: bool) -> list[Parsed] | None:
     """The statements of a text. None: with the rows that were ``found`` it is not known what they are, or what is
     wrong with them. ``in_order``: values that nothing takes are refused, as another one may have been meant.
     """

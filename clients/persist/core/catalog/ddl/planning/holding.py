@@ -67,7 +67,9 @@ def create_hold(it: Planning, statement: CreateHold) -> tuple[Executed, tuple[Id
     _write(it, id, hold)
     earlier = statement.at is None and holds.least_valid(map(str, objects)).elements < (hold.at,)
     most = lag_text(hold.timeline, hold.max_lag)
-    notice = f"its MAX LAG of {most} reaches no further back: earlier times that are kept are not held" if earlier else ""
+    notice = (
+        f"its MAX LAG of {most} reaches no further back: earlier times that are kept are not held" if earlier else ""
+    )
     return Executed(tag, id, str(made.name), notice), tuple(each.id for each in named)
 
 
