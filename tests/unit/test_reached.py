@@ -28,7 +28,7 @@ LOOKED_AT = {
     "tallies": "what metrics hold",
     "refusals_bytes": "a bound on memory",
 }
-"""Properties that show tests what the program keeps for itself. Nothing that does something is there for tests alone."""
+"""Properties that show tests what the program keeps for itself. What does something is not there for tests alone."""
 
 
 def modules() -> dict[str, Path]:

@@ -35,8 +35,8 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class Lagging:
-    """What is not complete at a time. ``uppers``: what was asked for, and how far each is. ``behind``: what sources feed
-    of what these are computed from, and how far that is, where it is what holds them up."""
+    """What is not complete at a time. ``uppers``: what was asked for, and how far each is. ``behind``: what sources
+    feed of what these are computed from, and how far that is, where it is what holds them up."""
 
     uppers: dict[str, Antichain]
     behind: dict[Fed, Antichain]

@@ -64,8 +64,8 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
     """The statements of a text. ``params``: values for ``?`` and ``$1`` (a sequence), or ``:name`` (a mapping).
 
     Of a sequence each value has to be taken. ``kept``: it is a definition's, whose columns are called as they were
-    when it was made. ``now_ms``: the clock that ``now()`` and ``'-5m'`` mean. Raises SqlSyntax and SqlNotSupported, with line and
-    column, InvalidArgument, and what schemas raise (TypeNotSupported).
+    when it was made. ``now_ms``: the clock that ``now()`` and ``'-5m'`` mean. Raises SqlSyntax and SqlNotSupported,
+    with line and column, InvalidArgument, and what schemas raise (TypeNotSupported).
     """
     if len(text) > TEXT_MAX:
         raise SqlSyntax("the text is too long", hint=f"at most {TEXT_MAX} characters; COPY reads rows from files")

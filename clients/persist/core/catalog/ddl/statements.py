@@ -90,8 +90,8 @@ class CreateSource:
 
     ``exports``: the tables it feeds, each with the name, the schema and (None: to be made) the shard of its data.
     ``type`` and ``options`` are those of ``persist source create``. ``remap``: the shard of its bindings, if any.
-    Where a source is an item with this shard, whatever it is called, that is brought up to date instead: exports that it
-    does not feed yet become subsources of it, and those it feeds get the columns that they lack.
+    Where a source is an item with this shard, whatever it is called, that is brought up to date instead: exports that
+    it does not feed yet become subsources of it, and those it feeds get the columns that they lack.
     """
 
     name: QualifiedName
