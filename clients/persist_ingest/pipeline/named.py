@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
 ROLE: Final = "persist"
+NONE_KNOWN: Final[Mapping[str, Schema]] = {}
 AGAIN_SECONDS: Final = 30.0
 """After a failure to tell an environment what a source has by now."""
 
@@ -61,8 +62,11 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def statement_of(the_client: "persist.Client", source: Source, taken: Collection[str]) -> "CreateSource":
+def statement_of(
+    the_client: "persist.Client", source: Source, taken: Collection[str], schemas: Mapping[str, Schema] = NONE_KNOWN
+) -> "CreateSource":
     """What makes the item of a source, or brings it up to date. ``taken``: names of the schema that it comes into.
+    ``schemas``: of exports, where they are known; others are asked for, an RPC each.
 
     An export that is no item yet is called as upstream, without a schema of there; where that name is another's, or the
     source's own, by all its names.
@@ -76,7 +80,7 @@ def statement_of(the_client: "persist.Client", source: Source, taken: Collection
         if name in used:
             name = f"{source.name}_{export.replace('.', '_')}"
         used.add(name)
-        exports.append(Export(name, the_client.schema(shard), shard))
+        exports.append(Export(name, schemas.get(export) or the_client.schema(shard), shard))
     return CreateSource(
         QualifiedName(source.name),
         source.type,
@@ -88,13 +92,15 @@ def statement_of(the_client: "persist.Client", source: Source, taken: Collection
     )
 
 
-def adopted(the_client: "persist.Client", names: Names, source: Source) -> str:
+def adopted(
+    the_client: "persist.Client", names: Names, source: Source, schemas: Mapping[str, Schema] = NONE_KNOWN
+) -> str:
     """The full name of a source's item, which is made, or gets what it lacks: exports, and columns of exports.
 
     Raises UniquenessViolation, PrivilegeMissing, LocationError.
     """
     there = item_of(names, source.remap)
-    statement = statement_of(the_client, source, taken_in(names))
+    statement = statement_of(the_client, source, taken_in(names), schemas)
     if there is not None and not _lacks(names, statement):
         return str(there.name)
     try:
@@ -140,7 +146,7 @@ class Following:
             the_client = client(self._location)
             with environment_of(the_client, self._location, self._environment) as names:
                 if names is not None and item_of(names, source.remap) is not None:
-                    adopted(the_client, names, source)
+                    adopted(the_client, names, source, schemas)
             self._told = schemas
         except Exception as untold:
             self._again_at = now + AGAIN_SECONDS
