@@ -24,7 +24,7 @@ DEFAULT: Final = "default"
 ROLE: Final = "persist"
 NONE_KNOWN: Final[Mapping[str, Schema]] = {}
 AGAIN_SECONDS: Final = 30.0
-"""After a failure to tell an environment what a source has by now."""
+"""After a failure to bring an environment up to date with a source."""
 
 
 class Item(Protocol):

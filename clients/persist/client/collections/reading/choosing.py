@@ -402,7 +402,7 @@ class Readers:
         return replace(found, snapshots=contents)
 
     async def _say(self, found: AtOneTime) -> None:
-        """Tell who asked what it waits for, when that takes long."""
+        """Report what the read waits for, when that takes long."""
         await self.location.runtime.sleep(SAID_AFTER_SECONDS)
         behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
         if behind and self.told is not _nobody:
@@ -410,7 +410,7 @@ class Readers:
 
 
 def _nobody(_: Lagging) -> None:
-    """Nobody looks on."""
+    """No program shows it."""
 
 
 def _with_inputs(names: Names, each: Held, ts: int) -> Held:

@@ -17,7 +17,7 @@ from persist.dates import dated
 from persist.errors import PersistError
 
 SAID_AFTER_SECONDS: Final = 3.0
-"""From then on who waits is told for what."""
+"""After that what a read waits for is reported."""
 _KEPT_UP: Final = (
     "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
     "environment (persist.views), whose metric persist_control_views_stalled counts them"
