@@ -3,7 +3,8 @@
 import pytest
 import typer
 
-from persist_cli.times import dated, time_of
+from persist.dates import dated
+from persist_cli.times import time_of
 
 NOW = 1_795_326_402_596  # 2026-11-22T05:46:42.596Z
 

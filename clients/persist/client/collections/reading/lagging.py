@@ -85,19 +85,17 @@ async def lagging(client: ShardClient, late: Collection[Held], ts: int) -> Laggi
     """Why these are not complete at a time. One RPC for each, and for each collection of a source below it; what does
     not answer is left out. Raises nothing."""
     below = {each: None for one in late for each in one.fed}
-    asked = [*(each.described.data for each in late), *(each.shard for each in below)]
-    answers = await asyncio.gather(*map(client.recent_upper, filter(None, asked)), return_exceptions=True)
-    for each in answers:
-        if isinstance(each, BaseException) and not isinstance(each, PersistError):
-            raise each
-    known = dict(zip(filter(None, asked), answers, strict=True))
+    asked = [each.reader.shard for each in late] + [each.shard for each in below]
+    answers = await asyncio.gather(*map(client.recent_upper, asked), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, PersistError):
+            raise answer
+    known = dict(zip(asked, answers, strict=True))
     behind = {
         each: upper for each in below if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(ts)
     }
     uppers = {
-        str(each.stands_for.name): upper
-        if isinstance(upper := known.get(each.described.data), Antichain)
-        else each.upper
+        str(each.stands_for.name): upper if isinstance(upper := known[each.reader.shard], Antichain) else each.upper
         for each in late
     }
     return Lagging(uppers, behind, any(each.described.kind in KEPT_UP for each in late))

@@ -65,9 +65,9 @@ def create_source(it: Planning, statement: CreateSource) -> Executed:
     Of the progress shard of a source that is an item, under whatever name: that is brought up to date.
     """
     tag, name = "CREATE SOURCE", statement.name
-    there = None if statement.remap is None else it.view.owner_of(statement.remap)
-    if there is not None and it.view.get(there).remap == statement.remap:
-        return _up_to_date(it, there, statement.exports)
+    known = None if statement.remap is None else it.view.owner_of(statement.remap)
+    if known is not None and it.view.get(known).remap == statement.remap:
+        return _up_to_date(it, known, statement.exports)
     schema = it.place(name)
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
         return skipped(tag, there)
