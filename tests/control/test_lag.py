@@ -80,6 +80,9 @@ async def test_a_hold_of_no_given_time_begins_where_its_max_lag_lets_it_stay(
         least = await since_of(client, world.shard(id))
         assert (await world.hold("wide", [id], max_lag=Interval(300_000))).at == least
         assert (await world.hold("h", [id], max_lag=Interval(1_000))).at == 99_001
+        # Nor does what has not begun hold it back, to be left behind once it begins.
+        new = await world.table("new", retain=Retain())
+        assert (await world.hold("both", [id, new], max_lag=Interval(1_000))).at == 99_001
         # One that ends when it lags is not made where it would end at once.
         assert (await world.hold("ends", [id], max_lag=Interval(1_000), on_lag=OnLag.ERROR)).at == 99_501
         assert (await world.hold("given", [id], at=99_200, max_lag=Interval(1_000))).at == 99_200

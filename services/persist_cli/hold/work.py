@@ -10,12 +10,13 @@ from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.values import ObjectType
 from persist.core.time.hold import Interval, MaxLag, OnLag, lag_text
 from persist.core.time.timeline import timeline_of
+from persist.dates import dated
 from persist.errors import InvalidArgument
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.catalog.place import CatalogPlace
 from persist_cli.terminal import counted, note, print_json, print_table
-from persist_cli.times import dated, time_of
+from persist_cli.times import time_of
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment

@@ -13,6 +13,7 @@ import persist
 from persist import Progress
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
+from persist.dates import dated
 from persist.errors import NotReadable
 from persist.runtime import system
 from persist.typed import Fields, Json
@@ -29,7 +30,7 @@ from persist_cli.terminal import (
     progress,
     shown,
 )
-from persist_cli.times import dated, dated_frontier
+from persist_cli.times import dated_frontier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import persist_ingest as ingest
+from persist.dates import dated
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
-from persist_cli.times import dated
 from persist_ingest.items import item_names
 from persist_ingest.pipeline.anew.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS

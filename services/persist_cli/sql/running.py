@@ -16,11 +16,11 @@ from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
+from persist.dates import dated
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
 from persist_cli.partly import NO, PartlyDone, happened
 from persist_cli.terminal import counted, note, print_json_line, print_table
-from persist_cli.times import dated
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from persist.core.catalog.values import ObjectType
-from persist.core.frontier import MINIMUM, Antichain, check_time
+from persist.core.frontier import CLOSED, MINIMUM, Antichain, check_time
 from persist.core.time.clock import HOLD_AHEAD_MS_MAX
 from persist.core.time.collections import TimedObject, timeline_context, timeline_read_in
 from persist.core.time.errors import BelowHold, DependentObjects
@@ -257,13 +257,17 @@ class Holds:
             )
 
     def _within_lag(self, hold: NamedHold, now_ms: int) -> NamedHold:
-        """A new hold of no given time, where its MAX LAG lets it stay, as far as uppers are known, and believed."""
+        """A new hold of no given time, where its MAX LAG lets it stay, as far as uppers are known, and believed.
+
+        What has not begun there, as a view that was just made, is behind for now only, and holds nothing back.
+        """
         known = {id: self.uppers[id] for id in hold.objects if id in self.uppers}
-        upper = hold.write_frontier(known, now_ms).time if len(known) == len(hold.objects) else None
+        begun = {id: upper if upper.beyond(hold.at) else CLOSED for id, upper in known.items()}
+        upper = hold.write_frontier(begun, now_ms).time if len(known) == len(hold.objects) else None
         if upper is None or (hold.timeline.has_clock and upper > now_ms + HOLD_AHEAD_MS_MAX):
             return hold
         if hold.on_lag is OnLag.ADVANCE:
-            return hold.lagged(known, now_ms)
+            return hold.lagged(begun, now_ms)
         return replace(hold, at=max(hold.at, upper - hold.max_lag // 2))
 
     def _check_near(self, timeline: Timeline, objects: Iterable[str], at: int, now_ms: int) -> None:
