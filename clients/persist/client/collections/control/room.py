@@ -106,7 +106,7 @@ class Room:
         for id, each in picture.collections.items():
             given, upper = self.handles.given(each.shard), self.frontiers.upper(each.shard)
             if given is not None and upper is not None:
-                found[id] = Known(given, upper)
+                found[id] = Known(given, upper, self.frontiers.since(each.shard))
         return found
 
     def uppers(self, picture: Picture) -> dict[Id, Antichain]:

@@ -4,8 +4,8 @@ Each append says where the shard stood: so of any number of processes that compu
 was killed anywhere goes on from the shard's upper. Source: reliability.md I4.
 """
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -18,13 +18,28 @@ from persist.core.shard.commands import UpperMismatch
 if TYPE_CHECKING:
     from persist.client.shard.write.handle import WriteHandle
 
+GivesUp: TypeAlias = Callable[[Antichain], Awaitable[None]]
+"""Gives up the history of a collection as if it were complete to there, as far as no hold and no reader needs it."""
+
+
+class StillReadable(Exception):  # noqa: N818  # it is no error: what goes on is told from where
+    """Times that were to be left out can still be read, from ``since`` on."""
+
+    def __init__(self, since: int) -> None:
+        super().__init__(since)
+        self.since = since
+
 
 class KeptRows:
     """The rows of a view or an index."""
 
-    def __init__(self, client: FeedingClient, shard: ShardId, schema: Schema) -> None:
+    def __init__(
+        self, client: FeedingClient, shard: ShardId, schema: Schema, gives_up: "GivesUp | None" = None
+    ) -> None:
         self._client = client
         self._shard = shard
+        self._gives_up = gives_up
+        self._begins = (0, Antichain.of(0))
         self.schema = schema
         self._writer: WriteHandle | None = None
 
@@ -44,11 +59,29 @@ class KeptRows:
         async with await self._client.open_reader(self._shard, purpose=PURPOSE) as reader:
             return await (await reader.snapshot(upper - 1)).to_arrow()
 
+    def leave_out(self, before: int, complete: Antichain) -> None:
+        """Nothing from its upper to ``before`` is computed, of what is ``complete``: the next ``append`` sees to it
+        that none of these times can be read, by anyone, ever.
+        """
+        self._begins = before, complete
+
+    async def _left_out(self, lower: int) -> None:
+        before, complete = self._begins
+        if lower >= before or (since := await self.since()) >= before:
+            return
+        if self._gives_up is not None:
+            await self._gives_up(complete)
+            since = await self.since()
+        if since < before:
+            raise StillReadable(since)
+
     async def append(self, rows: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
-        """Whether it was this process that took it from ``lower`` to ``upper``. Raises LocationError, and what ``rows``
-        raises; of these only some are held at once.
+        """Whether it was this process that took it from ``lower`` to ``upper``. Raises StillReadable, LocationError, and
+        what ``rows`` raises; of these only some are held at once.
         """
         assert self._writer is not None
+        # SUBTLE: before it is complete there. Sinces never go back, so what cannot be read now never can be.
+        await self._left_out(lower)
         updates = self.schema.updates.empty_table() if rows is None else rows
         to = Antichain(()) if upper is None else Antichain.of(upper)
         return not isinstance(await self._writer.compare_and_append(updates, lower, to), UpperMismatch)

@@ -48,9 +48,10 @@ def create_hold(it: Planning, statement: CreateHold) -> tuple[Executed, tuple[Id
     if any(each.kind in CLUSTERED for each in named):
         may_use_clusters(it)
     objects = held_of(it, named)
-    if statement.at is not None:
-        for object in objects:
-            _begin_earlier(it, object, statement.at)
+    for object in objects:
+        at = it.reaches.get(object) if statement.at is None else statement.at
+        if at is not None:
+            _begin_earlier(it, object, at)
     id = it.new_id()
     holds = _holds(it, objects).create(
         id=str(id),
