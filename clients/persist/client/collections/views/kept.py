@@ -14,8 +14,11 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import UpperMismatch
+from persist.machine.parts.reading import snapshot_of
+from persist.machine.parts.stream import rows
 
 if TYPE_CHECKING:
+    from persist.client.shard.read.handle import ReadHandle
     from persist.client.shard.write.handle import WriteHandle
 
 GivesUp: TypeAlias = Callable[[Antichain], Awaitable[None]]
@@ -55,9 +58,28 @@ class KeptRows:
             return reader.since.time or 0
 
     async def contents(self, upper: int) -> pa.Table:
-        """Its rows, with diffs, just before ``upper``. Raises NotReadable, LocationError."""
+        """Its rows, with diffs, just before ``upper``. Raises NotReadable, LeaseExpired, LocationError."""
         async with await self._client.open_reader(self._shard, purpose=PURPOSE) as reader:
-            return await (await reader.snapshot(upper - 1)).to_arrow()
+            since = reader.since.time or 0
+            return await (self._all(reader, since) if since >= upper else self._at(reader, upper - 1))
+
+    async def _at(self, reader: "ReadHandle", time: int) -> pa.Table:
+        return await (await reader.snapshot(time)).to_arrow()
+
+    async def _all(self, reader: "ReadHandle", since: int) -> pa.Table:
+        """SUBTLE: who left times out may have ended before it appended. Then no time is both readable and complete, and
+        there is nothing but what is to be taken out again.
+        """
+        location = self._client.location
+        pin = await reader.pin()
+        there = await location.attempts.repeat(
+            location.attempts.deadline(None),
+            lambda seconds: location.shards.fetch(self._shard, Antichain.of(0), timeout=seconds),
+        )
+        reading = snapshot_of(there.batches, there.info, location.settings, since)
+        found = [batch async for batch in rows(location, reading, None, verify=reader.heartbeat)]
+        del pin
+        return pa.Table.from_batches(found, schema=reading.output(None))
 
     def leave_out(self, before: int, complete: Antichain) -> None:
         """Nothing from its upper to ``before`` is computed, of what is ``complete``: the next ``append`` sees to it
@@ -75,14 +97,14 @@ class KeptRows:
         if since < before:
             raise StillReadable(since)
 
-    async def append(self, rows: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
+    async def append(self, changes: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
         """Whether it was this process that took it from ``lower`` to ``upper``. Raises StillReadable, LocationError, and
-        what ``rows`` raises; of these only some are held at once.
+        what ``changes`` raises; of these only some are held at once.
         """
         assert self._writer is not None
         # SUBTLE: before it is complete there. Sinces never go back, so what cannot be read now never can be.
         await self._left_out(lower)
-        updates = self.schema.updates.empty_table() if rows is None else rows
+        updates = self.schema.updates.empty_table() if changes is None else changes
         to = Antichain(()) if upper is None else Antichain.of(upper)
         return not isinstance(await self._writer.compare_and_append(updates, lower, to), UpperMismatch)
 
