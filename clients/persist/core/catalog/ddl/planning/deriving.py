@@ -175,7 +175,7 @@ def begin(it: Planning, id: Id, inputs: tuple[Id, ...], retain: Retain, timeline
     Everything that its inputs keep it has if the same transaction holds it.
     """
     it.inputs[id] = inputs
-    since = it.view.holds(it.implied(inputs), among=inputs).least_valid(map(str, inputs))
+    since = it.view.least_holds(it.implied(inputs), among=inputs).least_valid(map(str, inputs))
     if since.time is None:
         raise ShardClosed("something that it reads is closed for reading", name=str(it.view.name_of(id)))
     it.reaches[id] = since.time
