@@ -51,8 +51,12 @@ class Turns:
 
     def failed(self, id: Id) -> None:
         """It is tried again later, each time that it fails."""
-        pause = self._pauses[id] = min(2 * self._pauses.get(id, PAUSE_SECONDS / 2), PAUSE_SECONDS_MAX)
+        pause = self._pauses[id] = min(2 * self.pause(id) or PAUSE_SECONDS, PAUSE_SECONDS_MAX)
         self._rests[id] = max(self._rests.get(id, 0.0), asyncio.get_running_loop().time() + pause)
+
+    def pause(self, id: Id) -> float:
+        """Seconds between its last failure and its next turn; 0: it goes on."""
+        return self._pauses.get(id, 0.0)
 
     def went(self, id: Id) -> None:
         """It goes on."""
