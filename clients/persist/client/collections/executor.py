@@ -222,9 +222,7 @@ class Executor:
         objects = touched(CatalogView.at(transaction.snapshot), statements, session)
         frontiers = await self._storage.frontiers(objects)
         now_ms = self._runtime.now_ms()
-        steps = planned_in_steps(
-            transaction, statements, session, frontiers, now_ms, environment=self._environment
-        )
+        steps = planned_in_steps(transaction, statements, session, frontiers, now_ms, environment=self._environment)
         return await self._in_steps(steps, transaction, patient=patient)
 
     async def _in_steps(

@@ -6,7 +6,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from client.collections.support import Items, shard_of
-from client.collections.views.view_support import TOTAL, World
+from client.collections.views.view_support import World
 from client.support import client_of, memory_place
 
 import persist

@@ -25,7 +25,7 @@ GivesUp: TypeAlias = Callable[[Antichain], Awaitable[None]]
 """Gives up the history of a collection as if it were complete to there, as far as no hold and no reader needs it."""
 
 
-class StillReadable(Exception):  # noqa: N818  # it is no error: what goes on is told from where
+class StillReadable(Exception):  # it is no error: what goes on is told from where
     """Times that were to be left out can still be read, from ``since`` on."""
 
     def __init__(self, since: int) -> None:
@@ -98,8 +98,8 @@ class KeptRows:
             raise StillReadable(since)
 
     async def append(self, changes: pa.Table | AsyncIterator[pa.Table] | None, lower: int, upper: int | None) -> bool:
-        """Whether it was this process that took it from ``lower`` to ``upper``. Raises StillReadable, LocationError, and
-        what ``changes`` raises; of these only some are held at once.
+        """Whether it was this process that took it from ``lower`` to ``upper``. Raises StillReadable, LocationError,
+        and what ``changes`` raises; of these only some are held at once.
         """
         assert self._writer is not None
         # SUBTLE: before it is complete there. Sinces never go back, so what cannot be read now never can be.

@@ -18,11 +18,11 @@ from persist.client.collections.views.index import Index
 from persist.client.collections.views.materialized import MaterializedView, Passed, ViewDefinition
 from persist.client.collections.views.query import QueryAt, QueryRunner
 from persist.client.collections.views.turns import Turns
-from persist.core.catalog.control.controlled import stored_inputs
+from persist.core.catalog.control.controlled import EVERYTHING, stored_inputs
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh
 from persist.core.catalog.errors import Fenced
-from persist.core.catalog.values import Id, ObjectType, Retain
+from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, LocationError, PersistError
@@ -273,7 +273,7 @@ def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id
         items=(*stored, *_unstored(item, items)),
         asks_time=item.asks_time,
         known=item.known,
-        retain=item.retain or Retain(),
+        retain=item.retain or EVERYTHING,
     )
 
 

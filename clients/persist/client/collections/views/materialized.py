@@ -18,6 +18,7 @@ from persist.client.collections.views.feeding import Feeding, FeedingClient, hor
 from persist.client.collections.views.kept import GivesUp, KeptRows, StillReadable
 from persist.client.collections.views.query import QueryAt, QueryFailed, QueryRunner
 from persist.client.collections.views.times import Until, last_refresh, next_refresh, plan, refreshed_at
+from persist.core.catalog.control.controlled import EVERYTHING
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import Refresh
 from persist.core.catalog.values import Id, KnownColumns, Retain
@@ -45,7 +46,7 @@ class ViewDefinition:
     items: tuple[Described, ...]
     asks_time: bool = False
     known: tuple[KnownColumns, ...] = ()
-    retain: Retain = Retain()
+    retain: Retain = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from unit.core.catalog.ddl.world import ME, ROWS, SINCE, World, drop, hold, index, materialized, name, source, table, view
+from unit.core.catalog.ddl.world import (
+    ME,
+    ROWS,
+    SINCE,
+    World,
+    drop,
+    hold,
+    index,
+    materialized,
+    name,
+    source,
+    table,
+    view,
+)
 
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Born, Executed, Held
@@ -558,8 +571,8 @@ def test_how_far_back_a_collection_is_readable_is_known_without_looking_at_all_t
             held.append(f"h{number}")
             world.run(hold(held[-1], *rng.choice((("t",), ("u",), ("t", "u"))), at=rng.randrange(SINCE, 1_000)))
         implied = {world.get(each).id: Antichain.of(rng.randrange(2_000)) for each in ("t", "u")}
-        for view in (world.view, world.view.fork()):
-            whole, least = view.holds(implied), view.least_holds(implied, implied)
+        for seen in (world.view, world.view.fork()):
+            whole, least = seen.holds(implied), seen.least_holds(implied, implied)
             assert len(least.by_name) <= 2
             assert least.sinces() == whole.sinces()
             for id in map(str, implied):
