@@ -1,4 +1,4 @@
-"""Views that fell behind, or begin over long history: what nobody can read is not computed, and cannot be read."""
+"""Views that fell behind, or begin over long history: what no reader can read is not computed, and never shown."""
 
 from dataclasses import replace
 from functools import partial

@@ -36,7 +36,7 @@ class Uppers:
         return self._uppers.get(shard)
 
     def since(self, shard: ShardId) -> Antichain:
-        """Nobody can read it before this any more. No RPC."""
+        """The since of the shard when it was looked at last: no reader may read before it. No RPC."""
         return self._sinces.get(shard, MINIMUM)
 
     def follow(self, shards: Iterable[ShardId]) -> None:

@@ -25,7 +25,7 @@ GivesUp: TypeAlias = Callable[[Antichain], Awaitable[None]]
 """Gives up the history of a collection as if it were complete to there, as far as no hold and no reader needs it."""
 
 
-class StillReadable(Exception):  # it is no error: what goes on is told from where
+class StillReadable(Exception):  # it is no error: the view goes on from there
     """Times that were to be left out can still be read, from ``since`` on."""
 
     def __init__(self, since: int) -> None:

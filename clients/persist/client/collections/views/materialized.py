@@ -96,14 +96,14 @@ class MaterializedView:
         return passed
 
     def _late(self, complete: Antichain) -> int:
-        """Whoever reads what is complete by now, within what is retained, reads no refresh time before this one."""
+        """The refresh time that shows at the earliest time that is retained, of what is complete by now."""
         by = self.definition.retain.by
         if by is None or complete.time is None:
             return 0
         return refreshed_at(self.definition.refresh, max(0, complete.time - max(by, 1)))
 
     async def _work(self, upper: int, complete: Antichain, late: int) -> Passed:
-        """``late``: what is before that is left out, if nobody can read it."""
+        """``late``: what is before that is left out, if no reader can read it."""
         begun = Passed(Antichain.of(upper))
         if not upper:
             self._kept.leave_out(late, complete)

@@ -25,7 +25,7 @@ SLACK: Final = 16
 class Known:
     """What is known of a shard: ``given``: the controller chooses no read before it any more; its ``upper``.
 
-    ``since``: somebody may read it from there on still, whatever the controller chooses; None: nobody before ``given``.
+    ``since``: a reader may read it from there on still, whatever the controller chooses; None: none before ``given``.
     """
 
     given: Antichain
