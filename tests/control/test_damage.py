@@ -5,11 +5,11 @@ from pathlib import Path
 from client.support import SMALL
 from control.world import leading, since_of, write
 
-from persist import ShardId, aio
+from persist import aio
 from persist.core.catalog.values import Retain
 
 
-def destroy(folder: Path, shard: ShardId) -> None:
+def destroy(folder: Path, shard: object) -> None:
     """Take away all that the Blob has of it, as a disk does."""
     gone = [path for path in folder.rglob("*") if path.is_file() and str(shard) in str(path)]
     for path in gone:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
 from persist.core.catalog.ddl.outcomes import made_key, made_of, made_text
-from persist.core.catalog.ddl.plan import plan, touched
+from persist.core.catalog.ddl.plan import Planned, planned_in_steps, touched
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.seen import Seen, check_seen
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, Statement, tag_of
@@ -47,6 +47,8 @@ REMEMBERED_BYTES_MAX: Final = 4 << 20
 WORK_BYTES_MAX: Final = 8 << 20
 """Bytes of requests that are worked on, or wait for it, also when their callers gave up: their statements take up to
 forty times as much. One is let in whatever its size."""
+PLANNING_SECONDS: Final = 0.02
+"""After which whatever else this process does has its turn."""
 _EXECUTED_BYTES: Final = 512
 _RETRY_MS: Final = 500
 
@@ -198,7 +200,7 @@ class Executor:
                 return done
 
     async def _transact(self, asked: _Request) -> DdlOutcome:
-        backoff = self._backoff()
+        backoff, patient = self._backoff(), True
         while True:
             done = self._before(asked)
             if done is not None:
@@ -207,12 +209,13 @@ class Executor:
             transaction.told_body = asked.body
             try:
                 check_seen(CatalogView.at(transaction.snapshot), asked.seen, asked.session)
-                effects, executed = await self._planned(transaction, asked.statements, asked.session)
+                effects, executed = await self._planned(transaction, asked.statements, asked.session, patient=patient)
                 # SUBTLE: what changes nothing now could change something when an earlier attempt arrives.
                 if asked.repeated or transaction.batch().changes:
                     transaction.set(SETTING, made_key(asked.token), Setting(made_text(executed)))
                 return DdlOutcome(executed, await self._committed(transaction, effects))
             except OutOfSync as error:
+                patient = False
                 if not await backoff.pause():
                     raise
                 if (shard := error.details.get(UNFIT)) is not None:
@@ -295,12 +298,34 @@ class Executor:
                 self._is_begun = True
 
     async def _planned(
-        self, transaction: CatalogTransaction, statements: tuple[Statement, ...], session: Session
+        self, transaction: CatalogTransaction, statements: tuple[Statement, ...], session: Session, *, patient: bool
     ) -> tuple[Effects, tuple[Executed, ...]]:
         objects = touched(CatalogView.at(transaction.snapshot), statements, session)
         frontiers = await self._storage.frontiers(objects)
         now_ms = self._runtime.now_ms()
-        return plan(transaction, statements, session, frontiers, now_ms, environment=self._environment)
+        steps = planned_in_steps(transaction, statements, session, frontiers, now_ms, environment=self._environment)
+        return await self._in_steps(steps, transaction, patient=patient)
+
+    async def _in_steps(
+        self, steps: Generator[None, None, Planned], transaction: CatalogTransaction, *, patient: bool
+    ) -> Planned:
+        """Let others go on now and then, who may commit meanwhile: so no more than once, or it might never end."""
+        version, began = transaction.snapshot.version, self._runtime.monotonic()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                planned: Planned = done.value
+                return planned
+            if not patient or self._runtime.monotonic() - began < PLANNING_SECONDS:
+                continue
+            await self._runtime.sleep(0)
+            began = self._runtime.monotonic()
+            if transaction.snapshot.version != version:
+                steps.close()
+                raise OutOfSync(
+                    "something was committed while this was planned", hint="run the transaction again", updates=0
+                )
 
     async def _committed(self, transaction: CatalogTransaction, effects: Effects) -> int:
         """The upper once it is committed and settled. Raises OutOfSync and others; nothing is held for it then."""

@@ -5,6 +5,7 @@ readable from the least of those on, and no hold may ask for an earlier time: wh
 Source: design 000; catalog-semantics.md section 3.2.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -44,6 +45,9 @@ class Holds:
     by_name: Mapping[str, NamedHold] = field(default_factory=dict)
     rules: HoldRules = field(default_factory=HoldRules)
     uppers: Mapping[str, Antichain] = field(default_factory=dict)
+    _least: dict[str, list[tuple[int, str]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By object the times and names of active holds on it, in order, once anything was asked. Never copied along with
+    other holds."""
 
     def get(self, name: str) -> NamedHold:
         """The hold of this name. Raises InvalidArgument when there is none."""
@@ -61,7 +65,15 @@ class Holds:
 
         Raises InvalidArgument when the object is unknown.
         """
-        return reduce(Antichain.meet, (Antichain.of(hold.at) for hold in self.on(id)), self._implied(id))
+        implied = self._implied(id)
+        if not self._least and self.by_name:
+            for hold in self.by_name.values():
+                for each in hold.objects if hold.is_active else ():
+                    self._least.setdefault(each, []).append((hold.at, hold.name))
+            for times in self._least.values():
+                times.sort()
+        found = self._least.get(id)
+        return implied.meet(Antichain.of(found[0][0])) if found else implied
 
     def sinces(self) -> dict[str, Antichain]:
         """``since_of`` every object."""
@@ -124,7 +136,7 @@ class Holds:
             to = max(hold.at, self._least_common(hold.objects))
         self._check_readable(hold.objects, to)
         self._check_near(hold.timeline, hold.objects, to, now_ms)
-        return self._with({**self.by_name, name: hold.moved(to, now_ms)})
+        return self._moved(hold, hold.moved(to, now_ms))
 
     def advance_all(
         self, requests: Iterable[Advance], *, now_ms: int
@@ -204,6 +216,17 @@ class Holds:
 
     def _with(self, by_name: Mapping[str, NamedHold]) -> "Holds":
         return replace(self, by_name=by_name)
+
+    def _moved(self, before: NamedHold, after: NamedHold) -> "Holds":
+        """Another time of one hold, without looking at all others."""
+        other = self._with({**self.by_name, before.name: after})
+        other._least.update(self._least)
+        for id in before.objects if self._least else ():
+            times = list(self._least[id])
+            del times[bisect_left(times, (before.at, before.name))]
+            insort(times, (after.at, after.name))
+            other._least[id] = times
+        return other
 
     def _called(self, id: str) -> str:
         """An object as people name it."""

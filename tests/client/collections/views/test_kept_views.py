@@ -132,3 +132,44 @@ async def test_reading_a_view_takes_no_longer_where_there_are_many_tables() -> N
             found = [row for rows in [rows async for rows in following.batches()] for row in rows.to_pylist()]
         assert [(row["count"], row["diff"]) for row in found] == [(2, 1)]
         await session.close()
+
+
+async def test_a_view_over_a_month_of_history_can_be_read_at_once() -> None:
+    async with client_of(memory_place()) as client:
+        session = SqlSession(await client.environment())
+        await session.execute("CREATE TABLE events (id bigint PRIMARY KEY, at bigint) WITH (RETAIN HISTORY FOR '30d')")
+        await session.execute("INSERT INTO events VALUES (1, 5)")
+        await session.execute(
+            "CREATE MATERIALIZED VIEW recent AS SELECT count(*) AS n FROM events WHERE at + 60000 < mz_now()"
+        )
+        await until(session, "SELECT * FROM recent", [(1,)])
+        await session.close()
+
+
+async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_read() -> None:
+    place, away = memory_place(), 60
+    async with client_of(place) as client:
+        session = SqlSession(await client.environment())
+        await session.execute("CREATE TABLE events (id bigint PRIMARY KEY) WITH (RETAIN HISTORY FOR '30d')")
+        await session.execute(
+            "CREATE MATERIALIZED VIEW counted WITH (REFRESH ON COMMIT) AS SELECT count(*) AS n FROM events"
+        )
+        await until(session, "SELECT * FROM counted", [(0,)])
+        (found,) = await session.execute("SELECT data_shard FROM persist_catalog.materialized_views")
+        ((shard,),) = found.rows
+        await session.close()
+    async with client_of(place) as client:
+        session = SqlSession(await client.environment())
+        for number in range(away):
+            await session.execute(f"INSERT INTO events VALUES ({number})")
+        before = (await client.inspect(shard))["seqno"]
+        # Longer than the view retains, which is a second.
+        await asyncio.sleep(2.5)
+        (last,) = await session.execute("SELECT count(*) FROM events")
+        await session.execute("CREATE TABLE others (id bigint)")
+        while ((await client.recent_upper(shard)).time or 0) <= last.ts:
+            await asyncio.sleep(0.1)
+        after = (await client.inspect(shard))["seqno"]
+        await until(session, "SELECT * FROM counted", [(away,)])
+        assert after - before < away
+        await session.close()

@@ -2,17 +2,21 @@
 
 import asyncio
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from client.collections.support import Items
+from client.collections.support import SCHEMA, Items, shard_of
 from client.collections.views.view_support import TOTAL, Slow, World
-from client.support import client_of, memory_place
+from client.support import SMALL, client_of, memory_place
+from control.test_damage import destroy
 
 import persist
+from persist import aio
 from persist.client.collections.views.query import QueryFailed
 from persist.client.collections.views.turns import AT_ONCE, LONG_AT_ONCE, Turns
 from persist.core.catalog.values import Id, Space
+from persist.runtime import system
 
 LIMIT_SECONDS = 60
 WORDS = persist.Schema(key={"name": pa.string()})
@@ -104,3 +108,45 @@ async def test_no_more_take_long_than_may_and_all_are_ended_with_who_asked() -> 
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not at_work
     assert peak <= AT_ONCE
+
+
+async def test_a_view_whose_shard_is_damaged_stalls_alone_and_is_tried_again_later_each_time(tmp_path: Path) -> None:
+    """The others never wait for it: what keeps them up does not fail, so it makes no pause."""
+    async with await aio.embedded(tmp_path, settings=SMALL) as client:
+        world = World(client, Items())
+        await world.input("t")
+        await world.view("good", TOTAL.format("t"), "t")
+        bad = await world.view("bad", TOTAL.format("t"), "t")
+        await world.write("t", 4, *((number, f"a{number}", 2, 1) for number in range(300)))
+        await world.maintainer.work()
+        await world.maintainer.close()
+    destroy(tmp_path / "blob", shard_of("bad"))
+    async with await aio.embedded(tmp_path, settings=SMALL) as client:
+        began = World(client, world.items)
+        began.writers["t"] = await client.open_writer(shard_of("t"), schema=SCHEMA)
+        maintainer = began.another(patience=1000.0)
+        for upper in range(5, 25):
+            await began.write("t", upper, (5, "a", upper - 1, 1))
+            await maintainer.work()
+            assert await began.upper("good") == upper
+        (stalled,) = maintainer.stalled.values()
+        assert stalled.name == bad.name
+        assert "run persist fsck" in stalled.reason
+        assert stalled.since_ms <= system().now_ms()
+        await maintainer.close()
+
+
+async def test_a_pause_grows_with_each_failure_and_ends_with_the_first_success() -> None:
+    one, turns = Id(Space.USER, 1), Turns(None)
+    assert not turns.rests(one)
+    pauses = []
+    for _ in range(9):
+        turns.failed(one)
+        assert turns.rests(one)
+        pauses.append(turns.pause(one))
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    turns.went(one)
+    turns.failed(one)
+    assert turns.pause(one) == 0.5
+    turns.forget(one)
+    assert not turns.rests(one)

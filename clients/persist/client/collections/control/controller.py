@@ -87,7 +87,8 @@ class Controller(Closes):
         self._lags = Lags(self.room, lambda: self.wake("since"))
         self.ticker = Ticker(self.room, self._timelines)
         self.storage = ShardStorage(self.room, self._settled)
-        self.add("since", Sinces(self.room).work)
+        sinces = Sinces(self.room)
+        self.add("since", sinces.work)
         self.add("holds", self._lags.work)
         self.add("timelines", self._timelines.work)
         self.add("ticker", self.ticker.work)
@@ -102,6 +103,7 @@ class Controller(Closes):
                 Recomputing(LateQueries(access.queries)),
                 now_ms=now_ms,
                 patience=PATIENCE_SECONDS,
+                gives_up=sinces.give_up,
             )
             self.add("views", self._views)
 

@@ -27,6 +27,7 @@ class Uppers:
         self._client = client
         self._runtime = client.location.runtime
         self._uppers: dict[ShardId, Antichain] = {}
+        self._sinces: dict[ShardId, Antichain] = {}
         self._looks: dict[ShardId, Look] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -34,11 +35,16 @@ class Uppers:
         """The newest upper known; None: none is, yet. No RPC."""
         return self._uppers.get(shard)
 
+    def since(self, shard: ShardId) -> Antichain:
+        """The since of the shard when it was looked at last: no reader may read before it. No RPC."""
+        return self._sinces.get(shard, MINIMUM)
+
     def follow(self, shards: Iterable[ShardId]) -> None:
         """Look at these from now on, and at no others."""
         now, wanted = self._runtime.monotonic(), set(shards)
         self._looks = {shard: self._looks.get(shard, Look(now)) for shard in wanted}
         self._uppers = {shard: upper for shard, upper in self._uppers.items() if shard in wanted}
+        self._sinces = {shard: since for shard, since in self._sinces.items() if shard in wanted}
 
     def hurry(self) -> None:
         """Look at all of them the next time."""
@@ -79,6 +85,8 @@ class Uppers:
                 self._looks[shard] = look.told(self._runtime.monotonic(), moved=False)
             raise
         self.heard(shard, info.upper)
+        if shard in self._looks:
+            self._sinces[shard] = info.since
         return info
 
     def due(self) -> list[ShardId]:

@@ -106,7 +106,7 @@ class Room:
         for id, each in picture.collections.items():
             given, upper = self.handles.given(each.shard), self.frontiers.upper(each.shard)
             if given is not None and upper is not None:
-                found[id] = Known(given, upper)
+                found[id] = Known(given, upper, self.frontiers.since(each.shard))
         return found
 
     def uppers(self, picture: Picture) -> dict[Id, Antichain]:
@@ -121,32 +121,45 @@ class Room:
         implied = implied_all(picture.collections, known, self.applied)
         return replace(self._holds[1], implied={str(id): since for id, since in implied.items()})
 
-    async def apart(self, duty: str, call: Callable[[S], Awaitable[object]], arguments: Iterable[S]) -> None:
+    async def apart(
+        self, duty: str, call: Callable[[S], Awaitable[object]], arguments: Iterable[S], *, at_most: int = AT_ONCE
+    ) -> None:
         """``at_once`` for what has nothing to do with each other: what is wrong with one, such as a shard that is
-        damaged, keeps no other from its turn. It is counted each time, and logged when it is new.
+        damaged or does not answer, keeps no other from its turn. It is counted each time, and logged when it is new.
 
-        Raises what is wrong with all: Fenced, OutOfSync, LocationError.
+        Raises what is wrong with all: Fenced, OutOfSync; LocationError where none was answered.
         """
 
-        async def one(argument: S) -> None:
+        async def one(argument: S) -> tuple[S, LocationError | None]:
             try:
                 await call(argument)
-            except (Fenced, OutOfSync, LocationError):
+            except (Fenced, OutOfSync):
                 raise
+            except LocationError as error:
+                return argument, error
             except PersistError as error:
-                self.gauges.count(FAILED, (("duty", duty),))
-                if self._troubles.get((duty, argument)) != str(error):
-                    self._troubles[duty, argument] = str(error)
-                    _log.error("%s: %s is left out: %s", duty, argument, error)
+                self._left_out(duty, argument, error)
             else:
                 self._troubles.pop((duty, argument), None)
+            return argument, None
 
-        await at_once(one, arguments)
+        answers = await at_once(one, arguments, at_most=at_most)
+        lost = [(argument, error) for argument, error in answers if error is not None]
+        if lost and len(lost) == len(answers):
+            raise lost[0][1]
+        for argument, error in lost:
+            self._left_out(duty, argument, error)
+
+    def _left_out(self, duty: str, argument: object, error: PersistError) -> None:
+        self.gauges.count(FAILED, (("duty", duty),))
+        if self._troubles.get((duty, argument)) != str(error):
+            self._troubles[duty, argument] = str(error)
+            _log.error("%s: %s is left out: %s", duty, argument, error)
 
 
-async def at_once(call: Callable[[S], Awaitable[T]], arguments: Iterable[S]) -> list[T]:
+async def at_once(call: Callable[[S], Awaitable[T]], arguments: Iterable[S], *, at_most: int = AT_ONCE) -> list[T]:
     """All answers, a few calls at a time; the first error after all have ended."""
-    room = asyncio.Semaphore(AT_ONCE)
+    room = asyncio.Semaphore(at_most)
 
     async def one(argument: S) -> T:
         async with room:

@@ -132,9 +132,10 @@ class ShardStorage:
                 want(id, held.at)
                 for each in fed.get(id, ()):
                     want(each, held.at)
+        items.update((each.id, each) for each in effects.created)
         for new in effects.created:
             if new.kind in DERIVED and new.id in begins:
-                for id in stored_inputs(new, items | {each.id: each for each in effects.created}):
+                for id in stored_inputs(new, items):
                     want(id, begins[new.id])
         return wanted
 

@@ -223,6 +223,7 @@ class Readers:
         found = await self.held(names, roots, asked, deadline)
         try:
             choice = found.explanation.choice
+            await self._wait_for_no_more(found, deadline)
             moved = await self.reach(found, deadline)
             exact = asked.as_of is not None and not asked.as_of.at_least
             if moved <= choice.query_ts or exact or not tries:
@@ -239,6 +240,12 @@ class Readers:
             # Rows that had been written by then were found to be later: they came behind a write past the log.
             await found.release()
         return await self._read(names, roots, asked, deadline, tries - 1)
+
+    async def _wait_for_no_more(self, found: AtOneTime, deadline: Deadline) -> None:
+        """What is computed, and is behind, may leave out what comes before the time that is read. One RPC each."""
+        held = found.held.values()
+        behind = [each for each in held if each.described.kind in KEPT_UP and not each.upper.beyond(found.ts)]
+        await asyncio.gather(*(each.reader.downgrade_since(found.ts, timeout=seconds(deadline)) for each in behind))
 
     async def _held_beside(
         self, beside: Sequence[Described], inputs: Sequence[Described], asked: AskedTime, deadline: Deadline

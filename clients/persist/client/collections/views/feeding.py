@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
 
+from persist.client.shard.location import Location
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.snapshot import Diffs, Snapshot
 from persist.core.data.schema import TS, Schema
@@ -28,6 +29,11 @@ PURPOSE = "view"
 
 class FeedingClient(Protocol):
     """The parts of a client that computing needs; see ``Client``."""
+
+    @property
+    def location(self) -> Location:
+        """See Client."""
+        ...
 
     async def open_reader(
         self, shard: ShardId | str, *, purpose: str = "", timeout: float | None = None

@@ -6,8 +6,9 @@ One that cannot go on is stalled with a reason, and the others go on. Source: co
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -17,13 +18,14 @@ from persist.client.collections.views.index import Index
 from persist.client.collections.views.materialized import MaterializedView, Passed, ViewDefinition
 from persist.client.collections.views.query import QueryAt, QueryRunner, Refresher
 from persist.client.collections.views.turns import Turns
-from persist.core.catalog.control.controlled import stored_inputs
+from persist.core.catalog.control.controlled import EVERYTHING, stored_inputs
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName, Refresh
+from persist.core.catalog.errors import Fenced
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.errors import LeaseExpired, LocationError, PersistError
 from persist.retry.tasks import Tasks, ended
 
 _log = logging.getLogger("persist.views")
@@ -73,9 +75,12 @@ class Maintainer:
         runner: str = "",
         now_ms: Callable[[], int],
         patience: float | None = None,
+        gives_up: Callable[[Id, Antichain], Awaitable[None]] | None = None,
     ) -> None:
         """``runner``: those views are kept up that were made for it, and no others; empty: those that were made for
         none, and indexes. ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
+
+        ``gives_up``: see ``GivesUp``; without it what fell behind computes all that its shard keeps readable.
         """
         self._client = client
         self._patience = patience
@@ -85,6 +90,7 @@ class Maintainer:
         self._view = view
         self._refresher = refresher
         self._for = runner
+        self._gives_up = gives_up
         self._now_ms = now_ms
         self._at_work: dict[Id, tuple[UpkeepPlan, MaterializedView | Index]] = {}
         self._stalled: dict[Id, Stalled] = {}
@@ -104,7 +110,8 @@ class Maintainer:
         """Bring each up to what its inputs have; whether any moved. May be cancelled at any point, and repeated.
 
         Inputs come before what is computed from them. One that takes longer than ``patience`` goes on beside what
-        follows, and keeps no other from its turn. Raises LocationError, after all others had their turn.
+        follows, and keeps no other from its turn. What is wrong with one is said of that one, which is tried again
+        later each time. Raises LocationError where none of those that ended was answered, Fenced.
         """
         items = {each.id: each for each in self._view().items()}
         await self._follow(items)
@@ -136,7 +143,7 @@ class Maintainer:
 
     async def _taken(self) -> bool:
         """What came of those that have ended; whether any moved."""
-        moved, doubt = False, None
+        moved, went, lost, fenced = False, False, list[tuple[UpkeepPlan, LocationError]](), None
         for id in [id for id, task in self._under_way.items() if task.done()]:
             task = self._under_way.pop(id)
             plan, keeper = self._at_work[id]
@@ -144,23 +151,35 @@ class Maintainer:
                 passed = task.result()
             except LeaseExpired:
                 await keeper.close()  # opened anew at its next turn
-            except UsageError as error:
-                await keeper.close()
-                self._stall(plan.item, str(error), self._uppers.get(id, Antichain.of(0)))
-            except PersistError as error:
-                await keeper.close()
-                doubt = error
+                continue
+            except Fenced as error:
+                fenced = error
+            except LocationError as error:
+                lost.append((plan, error))
             except Exception as error:
-                # What runs a query meets things of its own in a query that it does not know: of this view alone.
-                await keeper.close()
-                reason = f"unexpected: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
-                self._stall(plan.item, reason, self._uppers.get(id, Antichain.of(0)), error)
+                # Its shard is damaged, or what runs a query met a thing of its own in it: whatever it is, it is of
+                # this one alone.
+                is_known = isinstance(error, PersistError)
+                reason = str(error) if is_known else f"unexpected: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+                self._fails(plan.item, reason, None if is_known else error)
             else:
-                moved |= bool(passed.appended)
+                went, moved = True, moved or bool(passed.appended)
+                self._turns.went(id)
                 self._passed(plan.item, passed)
-        if doubt is not None:
-            raise doubt
+                continue
+            await keeper.close()
+        if fenced is not None:
+            raise fenced
+        if lost and not went:
+            raise lost[0][1]
+        for plan, doubt in lost:
+            # The location answers others.
+            self._fails(plan.item, str(doubt))
         return moved
+
+    def _fails(self, item: Described, reason: str, cause: Exception | None = None) -> None:
+        self._turns.failed(item.id)
+        self._stall(item, reason, self._uppers.get(item.id, Antichain.of(0)), cause)
 
     async def _end(self, *ids: Id) -> None:
         await ended(*[self._under_way.pop(id) for id in ids if id in self._under_way])
@@ -196,7 +215,8 @@ class Maintainer:
 
     def _keeper(self, plan: UpkeepPlan) -> MaterializedView | Index:
         if plan.definition is not None:
-            return MaterializedView(self._client, plan.definition, self._refresher)
+            gives_up = None if self._gives_up is None else partial(self._gives_up, plan.item.id)
+            return MaterializedView(self._client, plan.definition, self._refresher, gives_up)
         assert plan.on is not None
         assert plan.item.data is not None
         assert plan.item.schema is not None
@@ -259,6 +279,7 @@ def _definition(item: Described, query: str, refresh: Refresh, items: Mapping[Id
         items=(*stored, *_unstored(item, items)),
         asks_time=item.asks_time,
         known=item.known,
+        retain=item.retain or EVERYTHING,
     )
 
 

@@ -6,8 +6,9 @@ at which no input changed since the one before needs no query.
 Source: collections: queries (materialized view, plain).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from persist.core.catalog.ddl.statements import Refresh
 from persist.core.frontier import TIME_MAX
@@ -28,22 +29,35 @@ def next_refresh(refresh: Refresh, time: int) -> int:
     return min(-(-time // refresh.every) * refresh.every, TIME_MAX)
 
 
+def refreshed_at(refresh: Refresh, time: int) -> int:
+    """The refresh time that shows at a time: the greatest that is not beyond it."""
+    return time if refresh.every is None else time // refresh.every * refresh.every
+
+
 def last_refresh(refresh: Refresh, upper: int) -> int:
     """The greatest time before ``upper`` since which changes may not have been looked at: exclusive."""
     return upper - (1 if refresh.every is None else refresh.every)
 
 
-def plan(upper: int, horizon: int | None, refresh: Refresh, changes: Iterable[int]) -> list[Until]:
-    """What to do for a view whose next refresh time is at or beyond ``upper``.
+def plan(
+    upper: int, horizon: int | None, refresh: Refresh, changes: Iterable[int], *, always: bool = False
+) -> Iterator[Until]:
+    """What to do for a view whose next refresh time is at or beyond ``upper``: step by step, as it is asked for.
 
     ``horizon``: what is complete in all inputs, None: the end. ``changes``: times of changes after the last refresh.
-    Empty when nothing can be said yet.
+    ``always``: rows differ from time to time even if no input changes. Nothing when nothing can be said yet.
     """
     end = None if horizon is None else next_refresh(refresh, max(upper, horizon))
     if end == upper:
-        return []
-    needed = sorted({next_refresh(refresh, max(upper, time)) for time in changes})
-    needed = [time for time in needed if horizon is None or time < horizon]
-    if not needed:
-        return [Until(None, end)]
-    return [Until(at, after) for at, after in zip(needed, [*needed[1:], end], strict=True)]
+        return
+    needed: Iterable[int] = sorted({next_refresh(refresh, max(upper, time)) for time in changes})
+    if always and refresh.every is not None and horizon is not None:
+        # Years of them may be missing.
+        needed = range(next_refresh(refresh, upper), horizon, refresh.every)
+    before = (time for time in needed if horizon is None or time < horizon)
+    first: int | None = next(before, None)
+    if first is None:
+        yield Until(None, end)
+        return
+    for at, after in pairwise(chain((first,), before, (end,))):
+        yield Until(at, after)

@@ -16,6 +16,9 @@ AT_ONCE: Final = 4
 """Turns at the same time: each has its results in memory."""
 LONG_AT_ONCE: Final = AT_ONCE - 1
 """Of these, turns that take longer than patience: one is always for those that do not."""
+PAUSE_SECONDS: Final = 0.5
+PAUSE_SECONDS_MAX: Final = 30.0
+"""Between two turns of what fails each time: twice as long each time, up to this."""
 PATIENCES: Final = 10
 """After so many times patience, who waits for room to take long is tried again as one that does not."""
 
@@ -33,16 +36,31 @@ class Turns:
         self._long = asyncio.Semaphore(LONG_AT_ONCE)
         self._slow: set[Id] = set()
         self._rests: dict[Id, float] = {}
+        self._pauses: dict[Id, float] = {}
         self._tasks = Tasks()
 
     def rests(self, id: Id) -> bool:
-        """Whether its last turn took long and failed: it rests as long as that took, and leaves others its room."""
+        """Whether its last turn failed: it rests, at least as long as that took, and leaves others its room."""
         return asyncio.get_running_loop().time() < self._rests.get(id, 0.0)
 
     def forget(self, id: Id) -> None:
         """It is another one now, or gone."""
         self._slow.discard(id)
         self._rests.pop(id, None)
+        self._pauses.pop(id, None)
+
+    def failed(self, id: Id) -> None:
+        """It is tried again later, each time that it fails."""
+        pause = self._pauses[id] = min(2 * self.pause(id) or PAUSE_SECONDS, PAUSE_SECONDS_MAX)
+        self._rests[id] = max(self._rests.get(id, 0.0), asyncio.get_running_loop().time() + pause)
+
+    def pause(self, id: Id) -> float:
+        """Seconds between its last failure and its next turn; 0: it goes on."""
+        return self._pauses.get(id, 0.0)
+
+    def went(self, id: Id) -> None:
+        """It goes on."""
+        self._pauses.pop(id, None)
 
     async def take(self, id: Id, work: Callable[[], Awaitable[T]]) -> T:
         """What ``work`` returns, which may be cancelled at any point, and called again. Raises what it raises."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
-from persist.core.catalog.control.controlled import Controlled
-from persist.core.catalog.values import Id
+from persist.core.catalog.control.controlled import EACH_COMMIT, Controlled
+from persist.core.catalog.values import Id, Refresh
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.time.hold import NamedHold
 from persist.core.time.holds import Holds
@@ -23,10 +23,14 @@ SLACK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a shard: ``given``: the controller chooses no read before it any more; its ``upper``."""
+    """What is known of a shard: ``given``: the controller chooses no read before it any more; its ``upper``.
+
+    ``since``: a reader may read it from there on still, whatever the controller chooses; None: none before ``given``.
+    """
 
     given: Antichain
     upper: Antichain
+    since: Antichain | None = None
 
 
 def implied(each: Controlled, known: Known, applied: int | None = None) -> Antichain:
@@ -51,22 +55,26 @@ def implied_all(
     return {id: implied(each, known[id], applied.get(each.timeline)) for id, each in collections.items() if id in known}
 
 
-def resumes_at(known: Known) -> Antichain:
+def resumes_at(known: Known, refresh: Refresh = EACH_COMMIT) -> Antichain:
     """What inputs are to keep for one that is computed from them: the last time it has, from which it goes on.
 
-    One that has nothing yet begins at its own since; one that is closed needs nothing more.
+    One that has nothing yet begins at its own since, and one whose since is beyond what it has goes on there: at the
+    refresh time that shows at it. One that is closed needs nothing more.
     """
     upper = known.upper.time
     if upper is None:
         return known.upper
-    return known.given.join(Antichain.of(max(0, upper - 1)))
+    since = known.given if known.since is None else known.since.meet(known.given)
+    if since.time is not None and refresh.every is not None:
+        since = Antichain.of(since.time // refresh.every * refresh.every)
+    return since.join(Antichain.of(max(0, upper - 1)))
 
 
 def needed_by(collections: Mapping[Id, Controlled], known: Mapping[Id, Known]) -> dict[Id, Antichain]:
     """By input: the least that what is computed from it needs. One of which nothing is known needs everything."""
     needs: dict[Id, Antichain] = {}
     for each in collections.values():
-        need = resumes_at(known[each.id]) if each.id in known else MINIMUM
+        need = resumes_at(known[each.id], each.refresh) if each.id in known else MINIMUM
         for id in each.inputs:
             needs[id] = needs[id].meet(need) if id in needs else need
     return needs

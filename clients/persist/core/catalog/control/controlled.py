@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.values import Id, ObjectType, Retain
+from persist.core.catalog.values import Id, ObjectType, Refresh, Retain
 from persist.core.ids import ShardId
 from persist.core.time.collections import TimedObject, timeline_context, timeline_read_in
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
@@ -18,6 +18,7 @@ DERIVED: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
 """What is computed from other collections, and goes on where it ended: its inputs wait for it."""
 EVERYTHING: Final = Retain(None)
 """The policy of what has none."""
+EACH_COMMIT: Final = Refresh(None)
 LOGGED: Final = "wal"
 """The mode of tables whose rows come through the log of their timeline."""
 
@@ -26,7 +27,7 @@ LOGGED: Final = "wal"
 class Controlled:
     """A collection with a shard. ``inputs``: the stored collections that it is computed from, through views.
 
-    ``held_with``: the source that feeds it; a hold on that is one on this.
+    ``refresh``: when, if only now and then. ``held_with``: the source that feeds it; a hold on that is one on this.
 
     ``completes``: a table that only tables write, so that the leader may say that nothing more comes before
     a time. ``claims_epoch``: see ``core.time.collections``.
@@ -37,6 +38,7 @@ class Controlled:
     timeline: Timeline = EPOCH_MILLISECONDS
     retain: Retain = EVERYTHING
     inputs: tuple[Id, ...] = ()
+    refresh: Refresh = EACH_COMMIT
     held_with: Id | None = None
     completes: bool = False
     claims_epoch: bool = False
@@ -110,6 +112,7 @@ def _controlled(each: Described, known: Mapping[Id, Described], timed: Mapping[s
         timeline=_timeline(each, timed),
         retain=each.retain or EVERYTHING,
         inputs=stored_inputs(each, known) if each.kind in DERIVED else (),
+        refresh=each.refresh or EACH_COMMIT,
         held_with=each.fed_by,
         completes=each.kind is ObjectType.TABLE and each.mode == LOGGED,
         claims_epoch=each.claims_epoch or (feeder is not None and feeder.claims_epoch),

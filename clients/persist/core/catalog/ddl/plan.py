@@ -3,7 +3,7 @@
 Pure: times of collections are given, and nothing is asked. Source: collections: who leads; design documents 4 and 5.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -54,6 +54,9 @@ SYSTEM: Final = Session()
 Plans: TypeAlias = Callable[[Planning, Any], Executed]
 """Plans the statements of one class: which one, its place in the table says."""
 
+Planned: TypeAlias = tuple[Effects, tuple[Executed, ...]]
+"""What statements mean for shards, and what each came to."""
+
 _GROUPS: Final[Mapping[type, Plans]] = {
     CreateDatabase: namespaces.create_database,
     CreateSchema: namespaces.create_schema,
@@ -100,13 +103,35 @@ def plan(
     now_ms: int,
     *,
     environment: str = ENVIRONMENT,
-) -> tuple[Effects, tuple[Executed, ...]]:
+) -> Planned:
     """Put what statements do into a transaction of a catalog that was bootstrapped; audit events with it.
 
     ``frontiers``: of all that ``touched`` names, as they are; ``now_ms``: the wall clock. When it raises, the
     transaction is what it was. Raises UnknownObject, UniquenessViolation, PrivilegeMissing, DependentObjects,
     MultipleTimelines, NotReadable, HoldOverdue, ShardClosed, InvalidArgument, TypeNotSupported; OutOfSync (the catalog
     or the names changed: ask for frontiers again).
+    """
+    steps = planned_in_steps(tx, statements, session, frontiers, now_ms, environment=environment)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            planned: Planned = done.value
+            return planned
+
+
+def planned_in_steps(
+    tx: CatalogTransaction,
+    statements: Sequence[Statement],
+    session: Session,
+    frontiers: Mapping[Id, Frontiers],
+    now_ms: int,
+    *,
+    environment: str = ENVIRONMENT,
+) -> Generator[None, None, Planned]:
+    """``plan``, which stops after each statement: a thousand take seconds.
+
+    SUBTLE: who goes on looks first whether the snapshot of the transaction is what it was; else it closes this.
     """
     with _all_or_nothing(tx):
         it = _planning(tx, session, frontiers, now_ms, environment)
@@ -124,6 +149,7 @@ def plan(
                 if isinstance(statement, _CREATES) and not done.notice:
                     created.append(done.name if done.id is None else str(done.id))
             executed.append(done)
+            yield
         check_created_and_held(created, held)
         return it.effects(), tuple(executed)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl.described import Described, Session
-from persist.core.catalog.ddl.many import Many
+from persist.core.catalog.ddl.many import Many, Ordered
 from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unknown
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.variables import VARIABLES, hold_rules
@@ -122,6 +122,7 @@ class CatalogView:
             self._comments.fork(),
         )
         other._described, other._timed = dict(self._described), dict(self._timed)
+        other._keeping, other._holds = self._keeping.fork(), dict(self._holds)
         return other
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -249,34 +250,38 @@ class CatalogView:
 
     def hold(self, id: Id) -> NamedHold:
         """A hold, or that of a cursor or sink. Its name is in full. Raises UnknownObject."""
-        row = self._objects[HOLD].get(o.HoldKey(id))
-        if row is None:
-            raise unknown("hold", str(id))
-        return NamedHold(
-            id=str(id),
-            name=str(self.name_of(id)),
-            objects=tuple(map(str, row.objects)),
-            timeline=timeline_of(row.timeline),
-            at=row.at,
-            max_lag=row.max_lag,
-            on_lag=row.on_lag,
-            deadline_ms=row.deadline_ms,
-            last_ack_ms=row.last_ack_ms,
-            auto_advanced_count=row.auto_advanced_count,
-            last_auto_advance_ms=row.last_auto_advance_ms,
-            overdue_since_ms=row.overdue_since_ms,
-        )
+        found = self._holds.get(id)
+        if found is None:
+            found = self._holds[id] = self._named_hold(id)
+        return found
 
     def held(self, id: Id) -> list[Id]:
         """The holds on a collection, by number; those that ended, too."""
         return sorted(self._held.of(id), key=lambda id: id.number)
 
-    def holds(self, implied: Mapping[Id, Antichain], among: Iterable[Id] | None = None) -> Holds:
-        """All holds by their full names, or those on the collections ``among``. ``implied``: ic of collections."""
+    def holds(
+        self, implied: Mapping[Id, Antichain], among: Iterable[Id] | None = None, also: Iterable[Id] = ()
+    ) -> Holds:
+        """All holds by their full names, or those on the collections ``among``. ``implied``: ic of collections.
+
+        ``also``: these, too.
+        """
         if among is None:
             wanted = {key.item_id for key in self._objects[HOLD]}
         else:
-            wanted = {hold for id in among for hold in self._held.of(id)}
+            wanted = {hold for id in among for hold in self._held.of(id)} | set(also)
+        return self._holds_of(implied, wanted)
+
+    def least_holds(self, implied: Mapping[Id, Antichain], among: Iterable[Id], moved: Iterable[Id] = ()) -> Holds:
+        """Of those on each of these collections the one that keeps most, which says how far back that is readable.
+
+        ``implied``: as of ``holds``; ``moved``: these, too, wherever they go. However many holds there are.
+        """
+        with_them = set(moved)
+        first = {hold for id in among if (hold := self._keeping.first(id, with_them)) is not None}
+        return self._holds_of(implied, first | with_them)
+
+    def _holds_of(self, implied: Mapping[Id, Antichain], wanted: AbstractSet[Id]) -> Holds:
         # Rows of holds without an item or an object keep nothing: no statement could name them.
         sound = [id for id in wanted if o.ItemKey(id) in self._objects[ITEM]]
         found = [self.hold(id) for id in sorted(sound) if self._objects[HOLD][o.HoldKey(id)].objects]
@@ -359,6 +364,8 @@ class CatalogView:
         self._comments: Many[Id, o.CommentKey] = Many()
         self._described: dict[Id, Described] = {}
         self._timed: dict[str, TimedObject] = {}
+        self._keeping: Ordered[Id, Id] = Ordered()
+        self._holds: dict[Id, NamedHold] = {}
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value
@@ -370,6 +377,7 @@ class CatalogView:
                 self._forget(id)
             case o.HoldKey(id):
                 self._held.add(value.objects, id)
+                self._keeps(value, id, self._keeping.add)
             case o.SchemaKey(id):
                 self._schemas[value.database_id, value.name] = id
                 self._forget_all()
@@ -394,6 +402,7 @@ class CatalogView:
                 self._forget(id)
             case o.HoldKey(id):
                 self._held.discard(value.objects, id)
+                self._keeps(value, id, self._keeping.discard)
             case o.SchemaKey():
                 self._schemas.pop((value.database_id, value.name), None)
                 self._forget_all()
@@ -409,13 +418,39 @@ class CatalogView:
                     self._shards.pop(shard or "", None)
                 self._forget(id)
 
+    def _keeps(self, hold: o.Hold, id: Id, change: Callable[[Iterable[Id], int, Id], None]) -> None:
+        self._holds.pop(id, None)
+        if hold.overdue_since_ms is None:
+            change(hold.objects, hold.at, id)
+
     def _forget(self, id: Id) -> None:
+        self._holds.pop(id, None)
         self._described.pop(id, None)
         self._timed.pop(str(id), None)
 
     def _forget_all(self) -> None:
         self._described.clear()
         self._timed.clear()
+        self._holds.clear()
+
+    def _named_hold(self, id: Id) -> NamedHold:
+        row = self._objects[HOLD].get(o.HoldKey(id))
+        if row is None:
+            raise unknown("hold", str(id))
+        return NamedHold(
+            id=str(id),
+            name=str(self.name_of(id)),
+            objects=tuple(map(str, row.objects)),
+            timeline=timeline_of(row.timeline),
+            at=row.at,
+            max_lag=row.max_lag,
+            on_lag=row.on_lag,
+            deadline_ms=row.deadline_ms,
+            last_ack_ms=row.last_ack_ms,
+            auto_advanced_count=row.auto_advanced_count,
+            last_auto_advance_ms=row.last_auto_advance_ms,
+            overdue_since_ms=row.overdue_since_ms,
+        )
 
     def _describe(self, id: Id, item: o.Item) -> Described:
         details = item.details

@@ -1,11 +1,13 @@
 """Where the since of a collection belongs, for every mixture of policies, holds, claims and dependants."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persist.core.catalog.control.capability import HoldsOn, Known, implied, needed_by, resumes_at, step, target
 from persist.core.catalog.control.controlled import Controlled
-from persist.core.catalog.values import Id, ObjectType, Retain, Space
+from persist.core.catalog.values import Id, ObjectType, Refresh, Retain, Space
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.collections import TimedObject
@@ -129,3 +131,13 @@ def test_the_holds_on_a_collection_say_what_all_holds_say_of_it(found: list[tupl
     for number in (1, 2, 3):
         each = collection(number)
         assert target(each, HoldsOn(every).of(each), {}, ()) == target(each, every, {}, ())
+
+
+def test_one_that_leaves_times_out_needs_its_inputs_from_the_refresh_time_that_shows_at_its_since() -> None:
+    ahead = Known(Antichain.of(978), Antichain.of(20))
+    assert resumes_at(ahead, Refresh(10)) == Antichain.of(970)
+    assert resumes_at(ahead) == Antichain.of(978)
+    # A reader of it keeps what the controller gave up.
+    assert resumes_at(replace(ahead, since=Antichain.of(35)), Refresh(10)) == Antichain.of(30)
+    assert resumes_at(replace(ahead, since=Antichain.of(5)), Refresh(10)) == Antichain.of(19)
+    assert resumes_at(replace(ahead, upper=Antichain(())), Refresh(10)) == Antichain(())

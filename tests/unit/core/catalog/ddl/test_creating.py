@@ -382,3 +382,29 @@ def test_a_source_that_a_pipeline_ingests_is_given_back_and_never_deleted_under_
     assert (done.notice, world.view.find(name("v"), ME)) == ("drop cascades to persist.public.v", None)
     world.run(made)
     assert world.get("a").data == data
+
+
+def test_what_is_derived_begins_no_earlier_than_it_is_retained(world: World) -> None:
+    """However much history its inputs have: a hold in the same transaction asks for more."""
+    day = 24 * 3_600_000
+    world.now_ms = 1_700_000_000_000
+    world.run(table("t", retain=Retain(30 * day)))
+    since, upper = world.now_ms - 30 * day, world.now_ms + 1
+    world.at("t", since=since, upper=upper)
+    for create, made in ((materialized("mv", "t"), "mv"), (index("i", "t"), "i")):
+        effects, _ = world.run(create)
+        assert effects.begins == ((world.get(made).id, upper - 1_000),)
+    effects, _ = world.run(materialized("whole", "t"), hold("on_whole", "whole"))
+    assert (effects.begins, effects.held[0].at) == (((world.get("whole").id, since),), since)
+    effects, _ = world.run(materialized("some", "t"), hold("on_some", "some", at=since + 5))
+    assert (effects.begins, effects.held[0].at) == (((world.get("some").id, since + 5),), since + 5)
+    # What is complete already says how far back: not the clock, and not an input that was closed.
+    world.at("t", since=since, upper=since + day)
+    effects, _ = world.run(materialized("slow", "t"))
+    assert effects.begins[0][1] == since + day - 1_000
+    world.at("t", since=since, upper=None)
+    effects, _ = world.run(materialized("closed", "t"))
+    assert effects.begins[0][1] == since
+    world.at("t", since=since, upper=world.now_ms + day)
+    effects, _ = world.run(materialized("ahead", "t"))
+    assert effects.begins[0][1] == world.now_ms + 1 - 1_000

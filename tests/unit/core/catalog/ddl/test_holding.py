@@ -1,7 +1,25 @@
 """HOLD and CURSOR as statements. Design document 5, each sentence beside what shows it."""
 
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from unit.core.catalog.ddl.world import ME, ROWS, World, drop, hold, index, materialized, name, source, table, view
+from unit.core.catalog.ddl.world import (
+    ME,
+    ROWS,
+    SINCE,
+    World,
+    drop,
+    hold,
+    index,
+    materialized,
+    name,
+    source,
+    table,
+    view,
+)
 
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Born, Executed, Held
@@ -26,6 +44,7 @@ from persist.core.catalog.objects import Hold as HoldRow
 from persist.core.catalog.objects import HoldKey
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import ObjectType, Retain
+from persist.core.frontier import Antichain
 from persist.core.time.errors import DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.hold import HOUR_MS, Interval, OnLag
 from persist.core.time.timeline import EPOCH_MILLISECONDS
@@ -490,3 +509,72 @@ def test_a_cursor_over_nothing_that_is_stored_is_refused(world: World) -> None:
         world.run(cursor("c"))
     with pytest.raises(InvalidArgument, match="no history"):
         world.run(cursor("c", "mz_holds"))
+
+
+@contextmanager
+def calls() -> Iterator[list[int]]:
+    """How many functions are called in the block."""
+    count = [0]
+
+    def seen(_frame: object, event: str, _argument: object) -> None:
+        count[0] += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        yield count
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.parametrize("what", ["create", "hold", "acknowledge", "advance", "drop", "view"])
+def test_a_statement_costs_the_same_however_many_hold_the_same(what: str) -> None:
+    costs = []
+    for there in (50, 400):
+        world = World()
+        world.run(table("t"))
+        world.at("t", since=SINCE, upper=1_000)
+        for first in range(0, there, 50):
+            world.run(*(cursor(f"c{number}", "t") for number in range(first, first + 50)))
+        world.run(hold("h", "t"))
+        with calls() as count:
+            match what:
+                case "create":
+                    world.plan(*(cursor(f"d{number}", "t") for number in range(40)))
+                case "hold":
+                    world.plan(hold("g", "t", at=12))
+                case "acknowledge":
+                    world.advance(*((Acknowledge(name(f"c{number}"), 15), ME) for number in range(40)))
+                case "advance":
+                    world.advance(*((AdvanceHold(name("h"), 11 + number // 8), ME) for number in range(40)))
+                case "drop":
+                    world.plan(*(drop(ObjectType.CURSOR, f"c{number}") for number in range(40)))
+                case "view":
+                    world.plan(*(materialized(f"m{number}", "t") for number in range(40)))
+        costs.append(count[0])
+    assert costs[1] < 2 * costs[0], costs
+
+
+def test_how_far_back_a_collection_is_readable_is_known_without_looking_at_all_that_hold_it() -> None:
+    rng = random.Random(7)
+    world = World()
+    for each in ("t", "u"):
+        world.run(table(each))
+        world.at(each, since=SINCE, upper=1_000)
+    held: list[str] = []
+    for number in range(200):
+        if held and rng.random() < 0.3:
+            world.run(drop(HOLD_TYPE, held.pop(rng.randrange(len(held)))))
+        elif held and rng.random() < 0.5:
+            world.advance((AdvanceHold(name(rng.choice(held)), rng.randrange(SINCE, 1_000)), ME))
+        else:
+            held.append(f"h{number}")
+            world.run(hold(held[-1], *rng.choice((("t",), ("u",), ("t", "u"))), at=rng.randrange(SINCE, 1_000)))
+        implied = {world.get(each).id: Antichain.of(rng.randrange(2_000)) for each in ("t", "u")}
+        for seen in (world.view, world.view.fork()):
+            whole, least = seen.holds(implied), seen.least_holds(implied, implied)
+            assert len(least.by_name) <= 2
+            assert least.sinces() == whole.sinces()
+            for id in map(str, implied):
+                times = [hold.at for hold in whole.on(id)]
+                assert whole.since_of(id).time == min([*times, whole.implied[id].time or 0])

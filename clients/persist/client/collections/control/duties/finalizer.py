@@ -26,7 +26,7 @@ class LeftoverFinalizer:
         self._room = room
 
     async def work(self) -> None:
-        """One pass. A few RPCs for each such shard. Raises Fenced, LocationError: the rest is for later.
+        """One pass. A few RPCs for each such shard. Raises Fenced, LocationError, after each had its turn.
 
         SUBTLE: the catalog is asked first whether this leader still leads. What a successor defines on a shard that no
         item has here is not seen here, and must not be finalized.
@@ -43,10 +43,8 @@ class LeftoverFinalizer:
         for shard in sorted(left.claimed):
             _log.error("%s is marked as dropped, and an item has it: it is left alone", shard)
         await room.begun.remove(left.settled)
-        for shard in sorted(left.release):
-            await room.apart("finalizer", lambda each: release(room, each), [shard])
-        for shard in sorted(left.finalize):
-            await room.apart("finalizer", self._finalize, [shard])
+        await room.apart("finalizer", lambda each: release(room, each), sorted(left.release), at_most=1)
+        await room.apart("finalizer", self._finalize, sorted(left.finalize), at_most=1)
 
     def _under_way(self) -> set[ShardId]:
         effects = self._room.claims.under_way

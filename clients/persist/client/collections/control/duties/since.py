@@ -3,6 +3,8 @@
 Only what is committed counts, and what is being prepared; so after a crash history is too long, and never too short.
 """
 
+from dataclasses import replace
+
 from persist.client.collections.control.room import Picture, Room
 from persist.core.catalog.control.capability import HoldsOn, needed_by, step, target
 from persist.core.catalog.values import Id
@@ -32,6 +34,27 @@ class Sinces:
         await room.apart("since", lambda shard: take_over(room, shard), new)
         moves = self._moves(room.picture())
         await room.apart("since", lambda shard: self._move(shard, moves[shard]), moves)
+
+    async def give_up(self, id: Id, complete: Antichain) -> None:
+        """What was computed leaves out times, and is complete up to there at once: its history goes by that already.
+
+        No further than holds, claims and what is computed from it allow. One RPC if it moves. Raises Fenced,
+        ShardNotFound, LocationError.
+        """
+        room = self._room
+        picture = room.picture()
+        known = room.known(picture)
+        each = picture.collections.get(id)
+        if each is None or id not in known:
+            return
+        ahead = {**known, id: replace(known[id], upper=complete)}
+        if any(other.shard == each.shard for at, other in picture.collections.items() if at != id):
+            return
+        # SUBTLE: nothing is awaited before the handle knows what it gives up.
+        on = HoldsOn(room.holds(picture, ahead))
+        to = target(each, on.of(each), needed_by(picture.collections, known), tuple(room.claims.of(id)))
+        if known[id].given.less_than(to):
+            await self._move(each.shard, to)
 
     def _moves(self, picture: Picture) -> dict[ShardId, Antichain]:
         """By shard. SUBTLE: nothing is awaited here or before the handles know what they give up."""

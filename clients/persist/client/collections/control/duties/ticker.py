@@ -4,13 +4,11 @@ Readers of tables do as much for themselves; this is for those who only listen t
 Source: catalog-semantics.md sections 4.2 and 5.3; collections: the controller (ticker).
 """
 
-import logging
 from collections.abc import Collection
 from typing import Final
 
 from persist.client.collections.control.duties.timelines import Timelines
-from persist.client.collections.control.duty import FAILED
-from persist.client.collections.control.room import Picture, Room, at_once
+from persist.client.collections.control.room import Picture, Room
 from persist.client.table.data_shard import TableShard
 from persist.client.table.wal import Wal
 from persist.core.catalog.control.controlled import Controlled, going_along
@@ -22,8 +20,6 @@ from persist.errors import LocationError, PersistError, ShardClosed, ShardNotFou
 from persist.retry.deadline import Deadline
 
 COMPLETED: Final = "persist_control_completed_total"
-
-_log = logging.getLogger("persist.control")
 
 
 class Ticker:
@@ -50,7 +46,7 @@ class Ticker:
         for each in picture.collections.values():
             if each.completes or each.timeline == EPOCH_MILLISECONDS:
                 tables.setdefault(each.timeline, []).extend([each] if each.completes else [])
-        await at_once(lambda each: self._tick(*each, picture), tables.items())
+        await self._room.apart("ticker", lambda each: self._tick(each, tables[each], picture), tables)
 
     async def _tick(self, timeline: Timeline, tables: list[Controlled], picture: Picture) -> None:
         room = self._room
@@ -68,7 +64,7 @@ class Ticker:
         wanted = going_along(picture.collections, self._written) if shards else set()
         chosen = to_complete(shards, self._written, self._completed, now, wanted=wanted)
         if log is not None:
-            await at_once(lambda shard: self._complete(log, shard, time + 1, deadline), chosen)
+            await room.apart("ticker", lambda shard: self._complete(log, shard, time + 1, deadline), chosen)
             self._settled[timeline] = log.upper.known
         if timeline.has_clock:
             await oracle.apply_write(time)
@@ -85,7 +81,6 @@ class Ticker:
         self.want(await log.settle())
 
     async def _complete(self, log: Wal, shard: ShardId, until: int, deadline: Deadline) -> None:
-        """SUBTLE: what is wrong with one table keeps no other from being completed, but it is said each time."""
         room = self._room
         # However it ends, the others have their turn before it comes round again.
         self._completed[shard] = room.runtime.monotonic()
@@ -98,10 +93,9 @@ class Ticker:
             self._tables.pop(shard, None)
         except LocationError:
             raise
-        except PersistError as error:
+        except PersistError:
             self._tables.pop(shard, None)
-            room.gauges.count(FAILED, (("duty", "ticker"),))
-            _log.error("the table in %s cannot be completed: %s", shard, error)
+            raise
         else:
             room.frontiers.completed(shard, Antichain.of(table.upper.known))
             room.gauges.count(COMPLETED)

@@ -24,7 +24,7 @@ class Timelines:
         return self._applied
 
     async def work(self) -> None:
-        """One pass: about two RPCs for each timeline that moved. Raises LocationError."""
+        """One pass: about two RPCs for each timeline that moved. Raises LocationError, after all had their turn."""
         room = self._room
         picture = room.picture()
         uppers = room.uppers(picture)
@@ -33,8 +33,11 @@ class Timelines:
             _log.warning("the times of %s are no milliseconds of now: %s", id, uppers[id])
         room.quarantined = doubted
         room.gauges.gauge(QUARANTINED, (), float(len(doubted)))
-        for timeline, time in observed_times(picture.collections, uppers).items():
-            if self._applied.get(timeline, -1) < time:
-                oracle = await room.access.oracle_of(timeline)
-                await oracle.apply_write(time)
-                self._applied[timeline] = time
+        seen = observed_times(picture.collections, uppers)
+        moved = [timeline for timeline, time in seen.items() if self._applied.get(timeline, -1) < time]
+        await room.apart("timelines", lambda timeline: self._apply(timeline, seen[timeline]), moved)
+
+    async def _apply(self, timeline: Timeline, time: int) -> None:
+        oracle = await self._room.access.oracle_of(timeline)
+        await oracle.apply_write(time)
+        self._applied[timeline] = time

@@ -59,7 +59,8 @@ COLLECTIONS = frozenset({ObjectType.TABLE, ObjectType.SUBSOURCE, ObjectType.MATE
 class Planning:
     """A list of statements on its way into a transaction. ``view`` shows what the transaction makes of the catalog.
 
-    ``fresh``: what is known of collections that this transaction creates, and ``inputs`` what these are made from.
+    ``fresh``: what is known of collections that this transaction creates, and ``inputs`` what these are made from,
+    which ``reaches`` back to there.
     """
 
     tx: CatalogTransaction
@@ -71,6 +72,7 @@ class Planning:
     environment: str
     fresh: dict[Id, Antichain] = field(default_factory=dict)
     inputs: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
+    reaches: dict[Id, int] = field(default_factory=dict)
     created: dict[Id, None] = field(default_factory=dict)
     begins: dict[Id, int] = field(default_factory=dict)
     born: dict[Id, Born] = field(default_factory=dict)

@@ -3,6 +3,8 @@
 Here what is read together is checked to be of one timeline. Source: design document 4; catalog-semantics.md 6.2.
 """
 
+from functools import reduce
+
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl import privileges as p
 from persist.core.catalog.ddl.bootstrap import CLUSTER_NAME
@@ -14,8 +16,9 @@ from persist.core.catalog.ddl.resolve import check_columns
 from persist.core.catalog.ddl.statements import CreateIndex, CreateMaterializedView, CreateView, QualifiedName, quoted
 from persist.core.catalog.ddl.variables import default_retain
 from persist.core.catalog.kinds import ITEM
-from persist.core.catalog.values import Id, ItemDetails, ObjectType
+from persist.core.catalog.values import Id, ItemDetails, ObjectType, Retain
 from persist.core.data.schema import Schema
+from persist.core.frontier import MINIMUM, Antichain
 from persist.core.time.collections import timeline_context, timeline_read_in
 from persist.core.time.errors import DependentObjects
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
@@ -76,7 +79,7 @@ def _replace(it: Planning, tag: str, old: Described, details: ItemDetails, sql: 
 
 
 def create_materialized_view(it: Planning, statement: CreateMaterializedView) -> Executed:
-    """CREATE MATERIALIZED VIEW: a query whose rows are kept. It begins where all that it reads does."""
+    """CREATE MATERIALIZED VIEW: a query whose rows are kept. Where it begins: see ``begin``."""
     tag, name = "CREATE MATERIALIZED VIEW", statement.name
     schema = it.place(name)
     if statement.if_not_exists and (there := it.taken(schema, name)) is not None:
@@ -106,7 +109,7 @@ def create_materialized_view(it: Planning, statement: CreateMaterializedView) ->
         id=id,
         shard=own_shard(it, id),
     )
-    begin(it, id, inputs_of(it, reads))
+    begin(it, id, inputs_of(it, reads), details.retain or Retain(), timeline)
     return Executed(tag, id, str(made.name))
 
 
@@ -136,7 +139,7 @@ def create_index(it: Planning, statement: CreateIndex) -> Executed:
         ),
     )
     made = it.new_item(name, schema, ObjectType.INDEX, details, sql=statement.sql, id=id, shard=own_shard(it, id))
-    begin(it, id, (on.id,))
+    begin(it, id, (on.id,), details.retain or Retain(), timeline)
     return Executed(tag, id, str(made.name))
 
 
@@ -170,14 +173,30 @@ def inputs_of(it: Planning, reads: tuple[Described, ...]) -> tuple[Id, ...]:
     return it.view.collections(each.id for each in reads)
 
 
-def begin(it: Planning, id: Id, inputs: tuple[Id, ...]) -> None:
-    """A collection that is made from others begins at the greatest of their sinces: where all can be read."""
+def begin(it: Planning, id: Id, inputs: tuple[Id, ...], retain: Retain, timeline: Timeline) -> None:
+    """A collection that is made from others begins where all can be read: as far back as it retains itself, no further.
+
+    Everything that its inputs keep it has if the same transaction holds it.
+    """
     it.inputs[id] = inputs
-    since = it.view.holds(it.implied(inputs), among=inputs).least_valid(map(str, inputs))
+    since = it.view.least_holds(it.implied(inputs), among=inputs).least_valid(map(str, inputs))
     if since.time is None:
         raise ShardClosed("something that it reads is closed for reading", name=str(it.view.name_of(id)))
-    it.fresh[id] = since
-    it.begins[id] = since.time
+    it.reaches[id] = since.time
+    begins = max(since.time, _retained(it, inputs, retain, timeline))
+    it.fresh[id] = Antichain.of(begins)
+    it.begins[id] = begins
+
+
+def _retained(it: Planning, inputs: tuple[Id, ...], retain: Retain, timeline: Timeline) -> int:
+    """From when on its policy would keep it, were it complete as far as its inputs are by now."""
+    uppers = [it.frontiers[id].upper if id in it.frontiers else MINIMUM for id in inputs]
+    complete = reduce(Antichain.meet, uppers, Antichain(())).time
+    if retain.by is None or complete is None:
+        return 0
+    if timeline.has_clock:
+        complete = min(complete, it.now_ms + 1)
+    return max(0, complete - max(retain.by, 1))
 
 
 def may_use_clusters(it: Planning) -> None:

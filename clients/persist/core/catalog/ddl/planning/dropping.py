@@ -158,9 +158,8 @@ def _holds_gone(it: Planning, gone: Iterable[Id]) -> list[Id]:
     """The holds that go with these, and those among them: as a whole, whatever else they are on."""
     ids = [id for id in gone if o.ItemKey(id) in it.view.objects(ITEM)]
     named = [id for id in ids if o.HoldKey(id) in it.view.objects(HOLD)]
-    objects = {Id.parse(each) for id in named for each in it.view.hold(id).objects}
     # The rule asks who holds what, and for no other object of the catalog.
-    before = replace(it.view.holds({}, among={*ids, *objects}), objects={})
+    before = replace(it.view.holds({}, among=ids, also=named), objects={})
     after = before.drop_objects(map(str, ids), cascade=True)
     for id in named:
         after = after.drop(name) if (name := it.view.hold(id).name) in after.by_name else after

@@ -48,9 +48,10 @@ def create_hold(it: Planning, statement: CreateHold) -> tuple[Executed, tuple[Id
     if any(each.kind in CLUSTERED for each in named):
         may_use_clusters(it)
     objects = held_of(it, named)
-    if statement.at is not None:
-        for object in objects:
-            _begin_earlier(it, object, statement.at)
+    for object in objects:
+        at = it.reaches.get(object) if statement.at is None else statement.at
+        if at is not None:
+            _begin_earlier(it, object, at)
     id = it.new_id()
     holds = _holds(it, objects).create(
         id=str(id),
@@ -203,7 +204,8 @@ def advance_all(it: Planning, requests: Sequence[AdvanceHold]) -> tuple[Executed
             outcomes[number] = refused
     objects = {Id.parse(id) for _, hold in found.values() for id in hold.objects}
     asked = [Advance(hold.name, requests[number].to) for number, (_, hold) in found.items()]
-    holds, told = _holds(it, objects).advance_all(asked, now_ms=it.now_ms)
+    moved = [item.id for item, _ in found.values()]
+    holds, told = _holds(it, objects, *moved).advance_all(asked, now_ms=it.now_ms)
     for number, outcome in zip(found, told, strict=True):
         item, before = found[number]
         is_moved = isinstance(outcome, NamedHold)
@@ -252,7 +254,7 @@ def _begin_earlier(it: Planning, id: Id, at: int) -> None:
     if id not in it.begins:
         return
     inputs = it.inputs[id]
-    holds = it.view.holds(it.implied(inputs), among=inputs)
+    holds = it.view.least_holds(it.implied(inputs), among=inputs)
     late = {each: since for each in inputs if not (since := holds.since_of(str(each))).less_equal_time(at)}
     if late:
         raise NotReadable(
@@ -275,9 +277,10 @@ def _check_delivered(it: Planning, hold: NamedHold, to: int) -> None:
         )
 
 
-def _holds(it: Planning, objects: Iterable[Id]) -> Holds:
+def _holds(it: Planning, objects: Iterable[Id], *moved: Id) -> Holds:
+    """What says how far back these are readable, with holds that are to be ``moved``."""
     wanted = tuple(objects)
-    holds = it.view.holds(it.implied(_with_since(it, wanted)), among=wanted)
+    holds = it.view.least_holds(it.implied(_with_since(it, wanted)), wanted, moved)
     uppers = {str(id): it.frontiers[id].upper for id in wanted if id in it.frontiers}
     return replace(holds, uppers=uppers)
 
@@ -288,7 +291,7 @@ def _with_since(it: Planning, ids: Iterable[Id]) -> list[Id]:
 
 
 def _of(it: Planning, hold: NamedHold) -> Holds:
-    return _holds(it, map(Id.parse, hold.objects))
+    return _holds(it, map(Id.parse, hold.objects), Id.parse(hold.id))
 
 
 def _new_name(it: Planning, schema: Id, name: QualifiedName) -> str:
