@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     ArrowArray: TypeAlias = pa.Array[Any]
     ArrowChunks: TypeAlias = pa.ChunkedArray[Any]
     ArrowColumn: TypeAlias = ArrowArray | ArrowChunks
+    ArrowScalar: TypeAlias = pa.Scalar[Any]
     ArrowField: TypeAlias = pa.Field[pa.DataType]
     ArrowMap: TypeAlias = pa.MapArray[Any, Any]
     ArrowMapType: TypeAlias = pa.MapType[Any, Any, Any]
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     """What kernels join with others: an array, or a scalar for all rows."""
 else:
     ArrowArray, ArrowChunks, ArrowColumn = pa.Array, pa.ChunkedArray, pa.Array | pa.ChunkedArray
+    ArrowScalar = pa.Scalar
     ArrowField, ArrowMap, ArrowMapType = pa.Field, pa.MapArray, pa.MapType
     ArrowLists, ArrowDictionary = pa.LargeListArray, pa.DictionaryArray
     Numbers = np.ndarray

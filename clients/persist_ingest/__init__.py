@@ -16,8 +16,8 @@ from persist_ingest.pipeline.claims import Claim, claims
 from persist_ingest.pipeline.creation import abandon
 from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions
 from persist_ingest.pipeline.records import Records, Source, SourceNotFound
+from persist_ingest.pipeline.reporting.status import ExportStatus, SourceStatus, status
 from persist_ingest.pipeline.running import Step
-from persist_ingest.pipeline.status import ExportStatus, SourceStatus, status
 
 __all__ = [
     "Claim",

@@ -12,8 +12,8 @@ from typing import Final
 from persist.client.catalog.implementation import find_catalog
 from persist.client.collections.access import Access
 from persist.client.collections.seat import Seat
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
 from persist.wire.catalog.ddl import DdlOutcome

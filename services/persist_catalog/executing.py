@@ -12,8 +12,8 @@ from persist.client.catalog.port import LedCatalog, ReadWriteCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.control.duty import Gauges
 from persist.client.collections.leader import Leader
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced
 from persist.core.catalog.objects import FenceToken

@@ -19,8 +19,8 @@ from persist.client.catalog.shadow.catalog import ShadowCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.seat import Occupied, Seat, take_seat
 from persist.client.shard.client import ShardClient
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import SUPERUSER, Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
 from persist.core.catalog.kinds import ROLE

@@ -127,12 +127,13 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
     return code
 
 
-def _meant(error: Any) -> str:
+def _meant(error: object) -> str:
     """The option that a word of a wrong command line is to be the value of: a time stands behind one everywhere."""
     extra = _EXTRA.search(str(getattr(error, "message", "")))
-    if extra is None or error.ctx is None:
+    context = getattr(error, "ctx", None)
+    if extra is None or context is None:
         return ""
-    options = [each.opts[0] for each in error.ctx.command.params if each.metavar == "TIME"]
+    options = [each.opts[0] for each in context.command.params if each.metavar == "TIME"]
     return f"did you mean {' or '.join(f'{option} {extra[1]}' for option in options)}?" if options else ""
 
 

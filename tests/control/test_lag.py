@@ -5,7 +5,7 @@ from control.world import Stores, World, leading, since_of, write
 
 from persist import aio
 from persist.client.collections.reading.live import HOLDS, rows_of, states_of_holds
-from persist.core.catalog.control.lag import HoldState
+from persist.core.catalog.lag import HoldState
 from persist.core.catalog.values import Id, Retain
 from persist.core.time.errors import BelowHold, HoldOverdue
 from persist.core.time.hold import Interval, NamedHold, OnLag

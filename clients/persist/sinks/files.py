@@ -14,8 +14,8 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from persist.client.collections.plain import rows_of
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history, of_earlier_release
-from persist.core.data.plain import rows_of
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.sinks.sql import shape
 from persist.typed import Record

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from persist.arrow import ArrowField
+from persist.client.collections.plain import values_of
 from persist.client.collections.sinks.port import of_another_history
-from persist.core.data.plain import values_of
 from persist.core.time.timeline import TEXT_MAX
 from persist.errors import InvalidArgument
 

@@ -45,11 +45,11 @@ from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
-from persist_ingest.pipeline.figures import Figures
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline

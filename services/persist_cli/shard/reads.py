@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import persist
 from persist import Progress
+from persist.client.collections.plain import rows_of
 from persist.client.shard.read.listen import log as interruptions
-from persist.core.data.plain import rows_of
 from persist.core.frontier import TIME_MAX
 from persist.dates import dated
 from persist.errors import NotReadable

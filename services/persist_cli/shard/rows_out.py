@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from persist.core.data.plain import rows_of
+from persist.client.collections.plain import rows_of
 from persist.errors import InvalidArgument
 from persist_cli.shard.rows_in import SUFFIXES
 from persist_cli.terminal import counted, print_json_line, print_table

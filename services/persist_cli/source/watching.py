@@ -9,7 +9,7 @@ from persist_host.address import Address
 from persist_host.http_endpoint import SidePort
 from persist_host.telemetry import Telemetry
 from persist_ingest import Pipeline
-from persist_ingest.pipeline.figures import HELP, Figures
+from persist_ingest.pipeline.reporting.figures import HELP, Figures
 
 
 @contextlib.contextmanager

@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from persist.arrow import ArrowColumn
+from persist.client.collections.plain import rows_of, values_of, with_texts
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
 from persist.client.sql.results import Result
 from persist.client.sql.session import SqlSession
-from persist.core.data.plain import rows_of, values_of, with_texts
 from persist.dates import dated
 from persist.errors import InvalidArgument
 from persist_cli.output import OutputFailed, streaming
@@ -211,7 +212,7 @@ def _print_table(result: Result) -> None:
     print_table(result.table.schema.names, shown, caption=caption)
 
 
-def _dated(name: str, column: "pa.ChunkedArray[Any]") -> list[object]:
+def _dated(name: str, column: ArrowColumn) -> list[object]:
     """Times of the system, such as that of a hold, with their dates."""
     values: list[object] = values_of(column)
     if column.type != pa.uint64() or not (name in _TIMES or name.endswith("_ms")):

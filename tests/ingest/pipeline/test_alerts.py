@@ -8,8 +8,8 @@ import pytest
 from persist import LocationError
 from persist.sources import SourceKind
 from persist_ingest.pipeline.anew.progress import AnewProgress, Reached
-from persist_ingest.pipeline.figures import HELP, Figures
 from persist_ingest.pipeline.records import Source
+from persist_ingest.pipeline.reporting.figures import HELP, Figures
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED
 from persist_ingest.sources.port import UpstreamStatus
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from persist.core.catalog.ddl.outcomes import made_key
+from persist.core.catalog.ddl.asking.outcomes import made_key
 from persist.core.catalog.kinds import COMMIT, SETTING
 from persist.core.catalog.objects import CommitKey
 from persist.core.catalog.rows import Row, RowCodec

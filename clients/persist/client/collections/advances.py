@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold
 from persist.core.ids import Token
 from persist.errors import Overloaded

@@ -25,9 +25,9 @@ from persist.client.collections.reading.reads import Reads
 from persist.client.collections.reading.subscribing import Subscription
 from persist.client.shard.handles import Closes
 from persist.client.shard.times import TimeLike
+from persist.core.catalog.ddl.asking.seen import Seen, seen_by
 from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
-from persist.core.catalog.ddl.seen import Seen, seen_by
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment

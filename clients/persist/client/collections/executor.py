@@ -17,13 +17,13 @@ from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.collections.advances import Advances, Asked
 from persist.client.collections.moving import BEFORE, OF_ALL, Moving, other_request, refused_before
 from persist.client.collections.ports import UNFIT, Storage
+from persist.core.catalog.ddl.asking.outcomes import made_key, made_of, made_text
+from persist.core.catalog.ddl.asking.seen import Seen, check_seen
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
-from persist.core.catalog.ddl.outcomes import made_key, made_of, made_text
 from persist.core.catalog.ddl.plan import Planned, planned_in_steps, touched
 from persist.core.catalog.ddl.planning.creating import gone_key
-from persist.core.catalog.ddl.seen import Seen, check_seen
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, Statement, tag_of
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync

@@ -14,8 +14,8 @@ from persist.client.collections.access import Access
 from persist.client.collections.control.controller import Controller
 from persist.client.collections.control.duty import Gauges
 from persist.client.collections.executor import Executor
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.ids import Token
 from persist.wire.catalog.ddl import DdlOutcome

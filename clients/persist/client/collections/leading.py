@@ -19,8 +19,8 @@ from persist.client.catalog.implementation import find_catalog
 from persist.client.collections.access import Access
 from persist.client.collections.leader import Leads, LoneLeader
 from persist.client.collections.seat import Occupied, Seat, take_seat
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.errors import Fenced, FencedByGeneration, NotWritable
 from persist.core.catalog.objects import FenceToken

@@ -11,11 +11,11 @@ from typing import Final, TypeAlias
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.collections.advances import Asked
 from persist.client.collections.ports import Storage
+from persist.core.catalog.ddl.asking.outcomes import Move, Moved
+from persist.core.catalog.ddl.asking.seen import check_seen
 from persist.core.catalog.ddl.effects import Effects, Executed
-from persist.core.catalog.ddl.outcomes import Move, Moved
 from persist.core.catalog.ddl.plan import plan_advances, touched
 from persist.core.catalog.ddl.planning.holding import meant
-from persist.core.catalog.ddl.seen import check_seen
 from persist.core.catalog.ddl.statements import tag_of
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Fenced, NameChanged, NotWritable, OutOfSync, UnknownObject

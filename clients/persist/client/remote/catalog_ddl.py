@@ -10,8 +10,8 @@ from typing import Final
 from persist.client.remote.catalog import CatalogCalls
 from persist.client.remote.channel import Channel, Metadata, offering
 from persist.client.remote.endpoints import Endpoints
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Statement
 from persist.core.catalog.objects import FenceToken
 from persist.core.ids import Token

@@ -13,9 +13,9 @@ import pyarrow.json
 import pyarrow.parquet
 
 from persist.arrow import ArrowField
+from persist.client.collections.plain import rows_of, with_texts
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
-from persist.core.data.plain import rows_of, with_texts
 from persist.core.data.schema import Schema
 from persist.core.data.types import T
 

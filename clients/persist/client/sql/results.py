@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from persist.core.data.plain import values_of
+from persist.client.collections.plain import values_of
 from persist.typed import SqlRow
 
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from persist.core.catalog.ddl import statements as ddl
+from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
-from persist.core.catalog.ddl.seen import Seen
 from persist.core.catalog.ddl.statements import Export, QualifiedName, Refresh, Retain, Statement
 from persist.core.catalog.fingerprints import BODY_BYTES
 from persist.core.catalog.values import Id, ObjectType

@@ -104,8 +104,8 @@ def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) ->
 class _ByAdbc:
     """Columns come as they are where that gives what changes give, and as text where it would not."""
 
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
+    def __init__(self, cursor: object) -> None:
+        self._cursor: Any = cursor
 
     def rows(self, sql: str) -> list[SqlRow]:
         from adbc_driver_manager import Error

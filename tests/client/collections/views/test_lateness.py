@@ -11,7 +11,8 @@ from client.support import client_of, memory_place
 
 import persist
 from persist import aio
-from persist.client.collections.views.maintainer import Maintainer
+from persist.client.collections.views.maintainer import LateQueries, Maintainer
+from persist.client.collections.views.materialized import Recomputing
 from persist.client.collections.views.query import QueryAt
 from persist.client.sql.keeping import KeptQueries
 from persist.core.catalog.values import Id, Retain

@@ -1,6 +1,6 @@
 """Who alters a table while persist reads it waits for what is being read, and for nothing that waits behind it.
 
-In between everybody waits who uses the table. Real PostgreSQL.
+In between all others waits who uses the table. Real PostgreSQL.
 """
 
 import threading

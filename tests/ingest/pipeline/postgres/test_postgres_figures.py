@@ -9,7 +9,7 @@ from ingest.pipeline.conftest import Shop
 from persist.testing import servers
 from persist_cli.source.watching import watched
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
-from persist_ingest.pipeline.figures import HELP, warnings
+from persist_ingest.pipeline.reporting.figures import HELP, warnings
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 

@@ -8,7 +8,7 @@ from typing import Any
 from ingest.pipeline.conftest import contents
 
 from persist_ingest import Location, Pipeline, PipelineOptions, create, drop
-from persist_ingest.pipeline.status import status
+from persist_ingest.pipeline.reporting.status import status
 from persist_ingest.sources.port import TableAltered
 
 ROUNDS = int(os.environ.get("PERSIST_FORM_ROUNDS", "12"))

@@ -25,9 +25,9 @@ from persist.client.collections.control.storage import ShardStorage
 from persist.client.collections.views.maintainer import PATIENCE_SECONDS, LateQueries, Maintainer
 from persist.client.collections.views.materialized import Recomputing
 from persist.client.shard.handles import Closes
-from persist.core.catalog.control.lag import HoldStanding, HoldState
 from persist.core.catalog.control.tokens import token_of
 from persist.core.catalog.errors import Fenced, NotWritable
+from persist.core.catalog.lag import HoldStanding, HoldState
 from persist.core.catalog.values import Id
 from persist.core.ids import ShardId
 from persist.errors import LocationError

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from persist.client.collections.access import Access
 from persist.client.shard.read.handle import ReadHandle
@@ -28,9 +28,6 @@ from persist.core.time.read_time import Input
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, PersistError, ShardClosed, ShardNotFound
 from persist.retry.deadline import Deadline
-
-if TYPE_CHECKING:
-    from persist.client.collections.reading.lagging import Fed
 
 PURPOSE = "query"
 """What leases of queries say of themselves."""
@@ -71,6 +68,15 @@ class Names(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Fed:
+    """A collection that a source feeds, which another one is computed from, or is."""
+
+    name: str
+    source: str
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """A stored collection under a lease: its since cannot pass that of ``reader``, nor its parts go.
 
@@ -87,7 +93,7 @@ class Held:
     is_beside: bool = False
     """It is only held, and nothing waits for it."""
     made_of: tuple[Described, ...] = ()
-    fed: "tuple[Fed, ...]" = ()
+    fed: tuple[Fed, ...] = ()
     """What sources feed of all that it is computed from, and itself, where it is behind."""
 
     @property

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from persist.client.collections.reading.inputs import KEPT_UP, Held, Names
+from persist.client.collections.reading.inputs import KEPT_UP, Fed, Held, Names
 from persist.client.shard.client import ShardClient
 from persist.core.catalog.ddl.described import Described
 from persist.core.frontier import Antichain
-from persist.core.ids import ShardId
 from persist.dates import dated
 from persist.errors import PersistError
 
@@ -22,15 +21,6 @@ _KEPT_UP: Final = (
     "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
     "environment (persist.views), whose metric persist_control_views_stalled counts them"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Fed:
-    """A collection that a source feeds, which another one is computed from, or is."""
-
-    name: str
-    source: str
-    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from persist.core.catalog.control.lag import HoldStanding, standing_of
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.privileges import letters
 from persist.core.catalog.ddl.resolve import MZ_CATALOG, PERSIST_CATALOG
 from persist.core.catalog.ddl.variables import VARIABLES
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.kinds import COMMENT, HOLD, ITEM, SYSTEM_CONFIGURATION
+from persist.core.catalog.lag import HoldStanding, standing_of
 from persist.core.catalog.objects import AuditLogKey, CommentKey, HoldKey, ItemKey, SystemConfigurationKey
 from persist.core.catalog.values import AuditAlteredV1, AuditRenamedV1, Id, ObjectType, Retain, Space
 from persist.core.data.schema import Schema

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from persist.client.collections.control.room import Room
-from persist.core.catalog.control.lag import HoldStanding, measured, overdue, standing_of, was_moved
 from persist.core.catalog.kinds import HOLD
+from persist.core.catalog.lag import HoldStanding, measured, overdue, standing_of, was_moved
 from persist.core.catalog.objects import Hold, HoldKey
 from persist.core.catalog.values import Id
 from persist.core.time.hold import NamedHold, lag_text

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowColumn
+from persist.arrow import ArrowColumn, ArrowScalar
 from persist.core.data.types import T, is_list
-from persist.typed import Record
+from persist.typed import AnyValue, Record
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -23,7 +23,7 @@ _LAST_DAY: Final = 2_932_896
 """From 0001-01-01 to 9999-12-31, from 1970-01-01 on."""
 
 
-def values_of(column: ArrowColumn) -> list[Any]:
+def values_of(column: ArrowColumn) -> list[AnyValue]:
     """The values, as ``to_pylist`` has them; as texts days and times that Python has none for. Raises nothing."""
     try:
         return column.to_pylist()
@@ -54,17 +54,17 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> Iterator[Record]:
 
 def with_texts(rows: Rows) -> Rows:
     """The same with texts for columns of days and times in which Python has no value for one; for what writes texts."""
-    columns = [_texts(column) if _is_beyond(column) else column for column in rows.columns]
+    columns: list[Any] = [_texts(column) if _is_beyond(column) else column for column in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
-def _texts(column: Any) -> Any:
+def _texts(column: ArrowColumn) -> ArrowColumn:
     found = values_of(column)
     return pa.array([each if each is None or isinstance(each, str) else str(each) for each in found], pa.string())
 
 
-def _is_beyond(column: Any) -> bool:
-    kind: Any = column.type
+def _is_beyond(column: ArrowColumn) -> bool:
+    kind = column.type
     if not (T.is_date32(kind) or T.is_timestamp(kind)) or column.null_count == len(column):
         return False
     of_day = 1 if T.is_date32(kind) else _UNITS[kind.unit] * _DAY_SECONDS
@@ -72,31 +72,33 @@ def _is_beyond(column: Any) -> bool:
     return bool(ends["min"] < _FIRST_DAY * of_day or ends["max"] >= (_LAST_DAY + 1) * of_day)
 
 
-def _struct(scalar: Any) -> Record:
-    fields = ((field.name, pa.repeat(scalar[at], 1)) for at, field in enumerate(scalar.type))
+def _struct(scalar: object) -> dict[str, object]:
+    given: Any = scalar
+    fields = ((field.name, pa.repeat(given[at], 1)) for at, field in enumerate(given.type))
     return {name: values_of(value)[0] for name, value in fields}
 
 
-def _value(scalar: Any, number: int) -> object:
+def _value(scalar: ArrowScalar, number: int) -> object:
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
         return _text(scalar.type, number)
 
 
-def _text(kind: Any, number: int) -> str:
+def _text(kind: pa.DataType, number: int) -> str:
     most = (1 << 31) - 1 if T.is_date32(kind) else (1 << 63) - 1
     if abs(number) == most:
         return "infinity" if number > 0 else "-infinity"
     if T.is_date32(kind):
         days, clock, zone = number, "", ""
     else:
-        unit = "ms" if T.is_date64(kind) else kind.unit
+        stamp: Any = kind
+        unit = "ms" if T.is_date64(kind) else stamp.unit
         days, rest = divmod(number, _UNITS[unit] * _DAY_SECONDS)
         seconds, behind = divmod(rest, _UNITS[unit])
         digits = f"{behind:0{len(str(_UNITS[unit])) - 1}}".rstrip("0") if behind else ""
         clock = f" {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + (f".{digits}" if digits else "")
-        zone = "+00" if T.is_timestamp(kind) and kind.tz is not None else ""
+        zone = "+00" if T.is_timestamp(kind) and stamp.tz is not None else ""
     year, month, day = _civil(days)
     before = "" if year > 0 else " BC"
     return f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}{clock}{zone}{before}"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from client.sql.support import last, rows, sessions
 
-from persist.core.data.plain import rows_of, values_of
+from persist.client.collections.plain import rows_of, values_of
 from persist.sinks.files import FilesSink
 from persist.sinks.sqlite import SqliteSink
 

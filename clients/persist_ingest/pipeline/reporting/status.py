@@ -14,8 +14,8 @@ from persist.runtime import system
 from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import AnewProgress
-from persist_ingest.pipeline.figures import has_clock, warnings
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.reporting.figures import has_clock, warnings
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, running, troubles
 from persist_ingest.sources.registry import source_type
