@@ -10,7 +10,7 @@ from test_tidy import SOURCE_ROOTS, functions, handwritten, name, report, tree
 
 ANY_MAX = 149
 """It may fall. Who needs one more finds a type, or a name in ``persist.typed`` that says why there is none."""
-DYNAMIC_MAX = 412
+DYNAMIC_MAX = 416
 """Signatures with one of those names: dynamic by design, and to be distinguished from oversights."""
 DYNAMIC = Path(__file__).resolve().parents[2] / "clients/persist/typed.py"
 

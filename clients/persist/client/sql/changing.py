@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowChunks
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
@@ -311,9 +312,7 @@ class RowChanger:
         rows = 0 if first is None else first.rows if isinstance(first, Each) else len(first)
         return await computed(self._queries.runtime, rows, fitted, named, every, rows)
 
-    async def _given(
-        self, work: ChangingTransaction, statement: Insert | InsertRows
-    ) -> "Sequence[pa.ChunkedArray[Any] | Each]":
+    async def _given(self, work: ChangingTransaction, statement: Insert | InsertRows) -> "Sequence[ArrowChunks | Each]":
         """The columns of what is put in: of VALUES each value by itself, of all else as one type."""
         if isinstance(statement, InsertRows):
             return statement.rows.columns
