@@ -104,7 +104,7 @@ def _of_numbers(texts: ArrowArray, kind: pa.DataType) -> "Column | Nulls":
         if pc.any(pc.is_inf(found)).as_py() or pc.any(is_other).as_py():
             raise ValueError("a number is out of range")
         return found
-    behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\\.?", ""))
+    behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\.?", ""))
     scale = pc.max(behind).as_py() or 0
     if not scale and T.is_integer(kind):
         return texts.cast(kind)

@@ -36,6 +36,8 @@ async def stored(session, kind, values, *, many=False):
         ),
         ("text", [LARGE, "1e0", "0.000000000000000001"], [str(LARGE), "1", "0.000000000000000001"]),
         ("double precision", ["1.5", "'Infinity'", "0.1", "1e300"], [1.5, math.inf, 0.1, 1e300]),
+        ("ubigint", [2**64 - 1, "1e0", "0"], [2**64 - 1, 1, 0]),
+        ("bigint", [2**63 - 1, -(2**63), "7.0"], [2**63 - 1, -(2**63), 7]),
         ("boolean", ["true", "'false'", "null"], [True, False, None]),
         ("text", ["upper('a')", "1 + 1", "2.50", "0.1::float8"], ["A", "2", "2.50", "0.1"]),
         ("text", ["2.500 * 1", "coalesce(null, 7)"], ["2.500", "7"]),
