@@ -34,7 +34,7 @@ class Process:
 
     async def flush(self, asked: Any) -> Any:
         self.commits += 1
-        return await self.world.flush([advance for advance, _ in asked])
+        return await self.world.flush(asked)
 
     async def table(self, name: str, retain: int) -> Any:
         id = await self.world.table(name, retain=Retain(retain))
@@ -45,7 +45,7 @@ class Process:
         return hold.at
 
     async def advance(self, name: str, to: int) -> Any:
-        return (await self.advances.put(Advance(f"public.{name}", to), None)).at
+        return (await self.advances.put(Advance(f"public.{name}", to))).at
 
     async def drop_hold(self, name: str) -> Any:
         await self.world.drop_hold(name)

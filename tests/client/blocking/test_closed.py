@@ -145,7 +145,7 @@ GIVEN: Mapping[str, Any] = {
     "source": REMAP, "times": [], "exports": {}, "generation": 1, "kind": SETTING, "key": SettingKey("k"),
     "value": None, "objects": {}, "name": "user", "to": 1, "retention_ms": None, "boot_ms": 0,
     "shard": ShardId.new(), "schema": SCHEMA, "writer_id": "w" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12,
-    "environment": "e", "names": ["t"], "text": "SELECT 1", "work": lambda transaction: None,
+    "environment": "e", "names": ["t"], "text": "SELECT 1", "work": lambda transaction: None, "runner": None,
 }  # fmt: skip
 """What is given to parameters that need something, by their names."""
 ENDS = {"close", "expire", "__enter__", "__exit__", "__iter__"}

@@ -205,7 +205,7 @@ def test_parameters_are_values_wherever_values_stand():
     assert printed(one("select ? , $2, ?", [1, "it's"]).statement) == "SELECT 1, 'it''s', 'it''s'"
     assert printed(one("select :a as of :b", {"a": None, "b": 7}).statement) == "SELECT NULL AS OF 7"
     with pytest.raises(SqlSyntax, match="a parameter has no value"):
-        parse("select $3", [1])
+        parse("select $1, $3", [1])
     assert one("select '?'").statement.query.expressions[0].this == "?"
 
 

@@ -420,7 +420,7 @@ class SqlSession(Closes):
         state = ", in a transaction" if self.in_transaction else ""
         where, role = (
             f"{self.environment.name} of {self.environment.access.client.location}",
-            self.variables.values["role"],
+            self.variables.get("role"),
         )
         return f"<SqlSession of {where} as {role}{state}>"
 

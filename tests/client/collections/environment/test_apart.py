@@ -98,7 +98,8 @@ async def test_names_in_memory_go_on_after_leases_that_ran_out():
 
 async def test_a_name_whose_statement_was_broken_off_is_free_for_other_columns(tmp_path: Path):
     program = "import sys; from client.collections.environment.test_apart import broken_off; broken_off(sys.argv[1])"
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(tmp_path), env=dict(os.environ))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(tmp_path), env=environ)
     assert await child.wait() == -signal.SIGKILL
     async with await aio.embedded(tmp_path, settings=QUICK) as client:
         environment = await client.environment()

@@ -165,11 +165,12 @@ async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_
         before = (await client.inspect(shard))["seqno"]
         # Longer than the view retains, which is a second.
         await asyncio.sleep(2.5)
+        await session.execute(f"INSERT INTO events VALUES ({away})")
         (last,) = await session.execute("SELECT count(*) FROM events")
         await session.execute("CREATE TABLE others (id bigint)")
         while ((await client.recent_upper(shard)).time or 0) <= last.ts:
             await asyncio.sleep(0.1)
         after = (await client.inspect(shard))["seqno"]
-        await until(session, "SELECT * FROM counted", [(away,)])
+        await until(session, "SELECT * FROM counted", [(away + 1,)])
         assert after - before < away
         await session.close()

@@ -9,6 +9,8 @@ from persist.client.sql.bind.binding import BoundQuery, bind
 from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.text import one
+from persist.client.sql.querying import streamed
+from persist.client.sql.run.relations import Rows
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
@@ -103,7 +105,7 @@ async def test_what_is_pushed_down_changes_no_answer():
             async with session._queries.reading(
                 plain, session.environment.view, session._queries.asked(one(query).statement)
             ) as (found, ts):
-                relations = await session._queries.relations(plain, found, session.environment.view)
+                relations = await session._queries.relations(plain, found, session.environment.view, streamed, Rows)
                 wanted = (await session._queries.engine.table(plain.sql(ts), relations)).to_pylist()
             assert [tuple(row.values()) for row in wanted] == await rows(session, query)
             assert wanted, query
@@ -175,6 +177,7 @@ class Made:
             owner=SUPERUSER,
             schema=Schema(key={"id": pa.int64()}),
             query=self.over(number - 1) if number else "",
+            depends_on=(Id(Space.USER, number),) if number else (),
         )
 
 

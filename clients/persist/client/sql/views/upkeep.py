@@ -5,15 +5,18 @@ for its own. Any number of processes may keep up the same ones, and each may be 
 appended at exactly where the view stood when it was computed, so it is there once. Source: ADR 23.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 from persist.client.collections.environment import Environment
+from persist.client.collections.reading.inputs import made_of
 from persist.client.collections.views.maintainer import Maintainer
 from persist.client.shard.handles import Closes
 from persist.client.sql.keeping import RefreshedElsewhere
 from persist.client.sql.run.port import Runner
 from persist.core.catalog.values import ObjectType
 from persist.core.frontier import Antichain
+from persist.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,17 @@ class ViewUpkeep(Closes):
         Raises Uninitialized (there is no environment yet), LocationError.
         """
         await self._environment.strict_view()
+        await self._complete()
         return await self._maintainer.work()
+
+    async def _complete(self) -> None:
+        """What users have put into tables by now is complete there: where no process leads, only readers do that."""
+        view = self._environment.view
+        views = [each for each in view.items(ObjectType.MATERIALIZED_VIEW) if each.runner == self._runner.name]
+        for table in {table.id: table for each in views for table in made_of(view, each)}.values():
+            # What is wrong with one table stalls the views over it, which say so.
+            with contextlib.suppress(UsageError):
+                await (await self._environment.read(table.name)).release()
 
     def states(self) -> list[ViewState]:
         """The views, and how far each was when ``work`` was called last. No RPC."""
