@@ -11,6 +11,7 @@ from persist.core.shard import commands as c
 from persist.core.shard.rebirth import reborn
 from persist.core.shard.state import State, Verdict
 from persist.core.shard.transitions import calls
+from persist.core.shard.transitions.append import rebased
 from persist.core.shard.transitions.applications import APPLICATIONS_MAX
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.calls import KEPT, KEPT_MAX, TOKEN_MS, WINDOW, by_age
@@ -441,6 +442,14 @@ def marked(state: State, number: int, app: str, version: int = 0, **more: int) -
     return dataclasses.replace(at_upper(state, which), transaction=transaction)
 
 
+def own(state: State, number: int, app: str) -> c.CompareAndAppend:
+    """As ``marked``, under a name that is the shard's own: its version is the upper that is reached."""
+    command = marked(state, number, app)
+    reached = rebased(command.batch, state.upper).desc.upper.time
+    assert command.transaction is not None
+    return dataclasses.replace(command, transaction=dataclasses.replace(command.transaction, version=reached))
+
+
 def crowded() -> State:
     """A shard that more applications used than it remembers: once it has forgotten the oldest of them."""
     state = first_state()
@@ -513,7 +522,7 @@ def test_what_a_shard_records_of_itself_is_forgotten_by_nothing_and_bounded():
     """How far a log is in a table: were it forgotten, nothing could say what the table lacks."""
     state = first_state()
     for number in range(KEPT_MAX):
-        state, _ = commit(state, marked(state, number, f"{KEPT}{number}"), FEW)
+        state, _ = commit(state, own(state, number, f"{KEPT}{number}"), FEW)
     for number in range(100, 200):
         state, _ = commit(state, marked(state, number, f"app {number}", new_since=state.transactions_forgotten), FEW)
     assert state.transactions_forgotten
@@ -521,12 +530,32 @@ def test_what_a_shard_records_of_itself_is_forgotten_by_nothing_and_bounded():
     with pytest.raises(InvalidArgument, match="records of itself"):
         apply(state, c.ForgetApplications(app_ids=(f"{KEPT}0", "app 199")), FEW)
     with pytest.raises(InvalidArgument, match="as many as it can"):
-        apply(state, marked(state, 300, f"{KEPT}one more"), FEW)
+        apply(state, own(state, 300, f"{KEPT}one more"), FEW)
     # One that never was is known not to have been, whatever was forgotten.
     some, _ = commit(first_state(), marked(first_state(), 1, "app"), FEW)
     some, _ = commit(some, c.ForgetApplications(app_ids=("app",)), FEW)
     assert isinstance(apply(some, marked(some, 2, "other"), FEW)[1], c.CannotTell)
-    assert isinstance(apply(some, marked(some, 3, f"{KEPT}never"), FEW)[1], c.Appended)
+    assert isinstance(apply(some, own(some, 3, f"{KEPT}never"), FEW)[1], c.Appended)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2**63 - 1])
+def test_under_a_name_of_a_shard_only_how_far_it_goes_is_recorded(version: int):
+    """A greater one would keep the log from being copied, a smaller one copy it again."""
+    state, _ = commit(first_state(), own(first_state(), 0, f"{KEPT}log"))
+    with pytest.raises(InvalidArgument, match="the shard's own"):
+        apply(state, marked(state, 1, f"{KEPT}other", version), NOW)
+
+
+def test_how_far_a_log_goes_is_asked_of_a_shard_with_as_many_names_of_its_own_as_it_keeps():
+    """The question comes as an append below the upper, and is no new name."""
+    state = first_state()
+    for number in range(KEPT_MAX):
+        state, _ = commit(state, own(state, number, f"{KEPT}{number}"))
+    asked = dataclasses.replace(
+        appending(state, call(900)), transaction=c.Transaction(app_id=f"{KEPT}never", version=0)
+    )
+    below = dataclasses.replace(asked, batch=own(first_state(), 1, KEPT).batch, rebase=False)
+    assert isinstance(apply(state, below, NOW)[1], c.UpperMismatch)
 
 
 def test_after_a_restore_those_that_committed_longest_ago_are_still_forgotten_first():

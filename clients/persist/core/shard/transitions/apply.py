@@ -145,12 +145,12 @@ def compare_and_append(command: c.CompareAndAppend, state: State, context: Conte
     batch = command.batch
     check_alive(state, command.writer_id)
     check_batch(state, command.writer_id, batch, parts_max=context.parts_per_append_max)
-    if command.transaction is not None:
-        check_kept(state, command.transaction)
     if command.rebase:
         batch = rebased(batch, state.upper)
     if state.upper != batch.desc.lower:
         return state, c.UpperMismatch(upper=state.upper, seqno=state.seqno)
+    if command.transaction is not None:
+        check_kept(state, command.transaction, batch.desc.upper)
     if not batch.is_empty:
         check_merged(state, batch, context)
     if batch.inline_bytes and state.inline_bytes + batch.inline_bytes >= context.inline_total_bytes_max:

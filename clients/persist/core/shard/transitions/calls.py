@@ -108,10 +108,22 @@ def is_kept(app_id: str) -> bool:
     return app_id.startswith(KEPT)
 
 
-def check_kept(state: State, transaction: c.Transaction) -> None:
-    """Raise InvalidArgument for one more of what is never forgotten than there is room for."""
+def check_kept(state: State, transaction: c.Transaction, upper: Antichain) -> None:
+    """Raise InvalidArgument for what a shard would not record of itself: another version than the ``upper`` that is
+    reached, or one more name than there is room for.
+    """
     app_id = transaction.app_id
-    if not is_kept(app_id) or app_id in state.transactions:
+    if not is_kept(app_id):
+        return
+    if transaction.version != upper.time:
+        raise InvalidArgument(
+            "this name is the shard's own: how far it goes is recorded under it, and nothing else",
+            hint="begin the application id differently",
+            app_id=app_id,
+            version=transaction.version,
+            upper=upper,
+        )
+    if app_id in state.transactions:
         return
     if sum(map(is_kept, state.transactions)) >= KEPT_MAX:
         raise InvalidArgument(
