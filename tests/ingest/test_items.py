@@ -1,7 +1,8 @@
 """Sources as items of an environment, with a PostgreSQL upstream: made once, read by name, dropped."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def upstream(shop: Shop) -> dict[str, str]:
         "INSERT INTO orders VALUES (1, 'tea')",
     )
     return {"dsn": shop.dsn, "tables": "public.orders"}
+
+
+def steps(pipeline: Pipeline, until: Callable[[], bool]) -> None:
+    """Step after step until it is so: what is recorded of exports is looked at from time to time, not by each step."""
+    for _ in range(600):
+        pipeline.step()
+        if until():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not become so in half a minute of steps")
 
 
 def items(names: Any) -> list[str]:
@@ -247,13 +258,13 @@ def test_a_column_that_is_added_upstream_is_in_sql_and_what_was_made_before_keep
         shop.run("INSERT INTO orders VALUES (3, 'pot', 9)")
         pipeline.step()
         resnapshot(here, "shop", "public.orders")
-        pipeline.step()
-        pipeline.step()
-        assert rows(here, "SET isolation = serializable; SELECT * FROM orders ORDER BY id") == [
+        now = [
             {"id": 1, "what": None, "price": None, "item": "tea"},
             {"id": 2, "what": None, "price": 7, "item": "cup"},
             {"id": 3, "what": None, "price": 9, "item": "pot"},
         ]
+        ordered = "SET isolation = serializable; SELECT * FROM orders ORDER BY id"
+        steps(pipeline, lambda: rows(here, ordered) == now)
 
 
 def test_an_export_that_is_added_is_a_subsource(here: Location, names: Any, shop: Shop, upstream: Any) -> None:
@@ -267,11 +278,8 @@ def test_an_export_that_is_added_is_a_subsource(here: Location, names: Any, shop
     with Pipeline(here, "shop", options=OPTIONS) as pipeline:
         pipeline.step()
         add_export(here, "shop", "public.customers")
-        # It is read first, as often as another session has it.
-        for _ in range(20):
-            pipeline.step()
-            if len(items(names)) == 3:
-                break
+        # It is looked for from time to time, and read first.
+        steps(pipeline, lambda: len(items(names)) == 3)
         assert items(names) == ["persist.public.customers", "persist.public.orders", "persist.public.store"]
         assert rows(here, "SET isolation = serializable; SELECT id FROM customers") == [{"id": 7}]
         assert names.resolve("customers", strict=True).fed_by == names.resolve("store", strict=True).id
