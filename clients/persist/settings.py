@@ -43,6 +43,11 @@ class Settings:
     written_cache_bytes: int = 32 << 20
     """What a process keeps of the small parts that it has just written, so that compacting them reads nothing back from
     Blob. 0: nothing."""
+    compaction_parts_max: int = 3_000
+    """Parts that are merged by one compaction, 110 GB of parts of the largest size. What is killed begins anew."""
+    compaction_step_parts_max: int = 64
+    """Parts that a step takes on, of which larger ones consist: at least two for each run. What is killed begins its step
+    anew, and others of its shard wait for it."""
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
     compaction_round_ms: int = 60_000

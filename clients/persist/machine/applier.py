@@ -14,6 +14,7 @@ from persist.core.ids import ShardId
 from persist.core.shard.commands import AnyCommand
 from persist.core.shard.diff import StateDiff, diff
 from persist.core.shard.invariants import check_cheap
+from persist.core.shard.ranges import Bounds
 from persist.core.shard.state import State
 from persist.core.shard.transitions.apply import apply, finish
 from persist.core.shard.transitions.dispatch import Context
@@ -229,6 +230,10 @@ class Applier:
         except Exception as error:
             raise self._unforeseen.together(error) from error
 
+    def bounds(self, state: State) -> Bounds:
+        """What a compaction takes on at a state."""
+        return self._context().bounds(state)
+
     def _context(self) -> Context:
         return Context(
             now_ms=self._runtime.now_ms(),
@@ -237,6 +242,8 @@ class Applier:
             owner=self.owner,
             compactor=self.compactor,
             compaction_takeover_ms=self._settings.compaction_takeover_ms,
+            compaction_parts_max=self._settings.compaction_parts_max,
+            compaction_step_parts_max=self._settings.compaction_step_parts_max,
             inline_total_bytes_max=self._settings.inline_total_bytes_max,
             parts_per_append_max=self._settings.parts_per_append_max,
             shard_batches_max=self._settings.shard_batches_max,

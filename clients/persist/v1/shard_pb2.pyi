@@ -1898,6 +1898,7 @@ class ClaimCompactionRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     TAKEOVER_MS_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     owner: _builtins.str
@@ -1906,6 +1907,8 @@ class ClaimCompactionRequest(_message.Message):
     """takeover_ms: a claim older than this counts as abandoned, in milliseconds."""
     whole: _builtins.bool
     """whole: compact everything no other process is compacting, worth it or not."""
+    steps: _builtins.bool
+    """steps: the claimant carries out steps, too. What is too large to be merged at once is left alone otherwise."""
     def __init__(
         self,
         *,
@@ -1913,10 +1916,11 @@ class ClaimCompactionRequest(_message.Message):
         owner: _builtins.str = ...,
         takeover_ms: _builtins.int = ...,
         whole: _builtins.bool = ...,
+        steps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "shard_id", b"shard_id", "takeover_ms", b"takeover_ms", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "shard_id", b"shard_id", "steps", b"steps", "takeover_ms", b"takeover_ms", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1967,6 +1971,7 @@ class CompactionClaimed(_message.Message):
     SCHEMAS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     lo: _builtins.int
     """lo is the first spine id of what is claimed."""
     hi: _builtins.int
@@ -1989,6 +1994,10 @@ class CompactionClaimed(_message.Message):
     def schemas_packed(self) -> _types_pb2.PackedSchemas:
         """schemas_packed is set instead of schemas where these take more than 256 KiB."""
 
+    @_builtins.property
+    def step(self) -> Global___RangeStep:
+        """step is set where batches is one that is merged by ranges of keys, with nothing but the pieces of this step."""
+
     def __init__(
         self,
         *,
@@ -1999,14 +2008,79 @@ class CompactionClaimed(_message.Message):
         schemas: _abc.Iterable[_types_pb2.SchemaEntry] | None = ...,
         incarnation: _builtins.int = ...,
         schemas_packed: _types_pb2.PackedSchemas | None = ...,
+        step: Global___RangeStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "hi", b"hi", "incarnation", b"incarnation", "lo", b"lo", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "since", b"since", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompactionClaimed: _TypeAlias = CompactionClaimed  # noqa: Y015
+
+@_typing.final
+class RangeStep(_message.Message):
+    """RangeStep is a step by which a batch of several runs becomes one run: keys up to an end become parts of its first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BELOW_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    below: _builtins.bytes
+    """below is the first key that the step leaves alone, canonical. Unset: there is none."""
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangePiece]:
+        """pieces that it replaces, by run ascending. The first is of run 0, and may be empty."""
+
+    def __init__(
+        self,
+        *,
+        below: _builtins.bytes | None = ...,
+        pieces: _abc.Iterable[Global___RangePiece] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_below", b"_below", "below", b"below"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_below", b"_below", "below", b"below", "pieces", b"pieces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__below: _TypeAlias = _typing.Literal["below"]  # noqa: Y015
+    _WhichOneofArgType__below: _TypeAlias = _typing.Literal["_below", b"_below"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__below) -> _WhichOneofReturnType__below | None: ...
+
+Global___RangeStep: _TypeAlias = RangeStep  # noqa: Y015
+
+@_typing.final
+class RangePiece(_message.Message):
+    """RangePiece names adjacent parts of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """run is its number in the batch, from 0."""
+    at: _builtins.int
+    """at is the place of the first part, from 0."""
+    count: _builtins.int
+    """count of the parts."""
+    fingerprint: _builtins.bytes
+    """fingerprint of the parts: 16 bytes."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.int = ...,
+        at: _builtins.int = ...,
+        count: _builtins.int = ...,
+        fingerprint: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "count", b"count", "fingerprint", b"fingerprint", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangePiece: _TypeAlias = RangePiece  # noqa: Y015
 
 @_typing.final
 class NothingToCompact(_message.Message):
@@ -2115,6 +2189,7 @@ class ApplyMergeRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     owner: _builtins.str
@@ -2129,6 +2204,12 @@ class ApplyMergeRequest(_message.Message):
     def output(self) -> _types_pb2.HollowBatch:
         """output takes their place. Must be set."""
 
+    @_builtins.property
+    def step(self) -> Global___RangeStep:
+        """step is set where pieces of the batch of the output's bounds are replaced, by a run of the output each, which may
+        be empty. inputs are empty then.
+        """
+
     def __init__(
         self,
         *,
@@ -2137,10 +2218,11 @@ class ApplyMergeRequest(_message.Message):
         inputs: _abc.Iterable[_builtins.bytes] | None = ...,
         output: _types_pb2.HollowBatch | None = ...,
         incarnation: _builtins.int = ...,
+        step: Global___RangeStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "inputs", b"inputs", "output", b"output", "owner", b"owner", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "inputs", b"inputs", "output", b"output", "owner", b"owner", "shard_id", b"shard_id", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -925,6 +925,7 @@ class StateSplice(_message.Message):
     GONE_FIELD_NUMBER: _builtins.int
     COME_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
     kept: _builtins.int
     """kept counts the batches to pass over."""
     @_builtins.property
@@ -939,6 +940,10 @@ class StateSplice(_message.Message):
     def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateGoneBatch]:
         """removed are the next ones, which are taken out."""
 
+    @_builtins.property
+    def changed(self) -> Global___StateChangedBatch:
+        """changed are the next ones; nothing else is taken out or put in then."""
+
     def __init__(
         self,
         *,
@@ -946,25 +951,104 @@ class StateSplice(_message.Message):
         gone: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
         come: _abc.Iterable[_types_pb2.HollowBatch] | None = ...,
         removed: _abc.Iterable[Global___StateGoneBatch] | None = ...,
+        changed: Global___StateChangedBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["come", b"come", "gone", b"gone", "kept", b"kept", "removed", b"removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "come", b"come", "gone", b"gone", "kept", b"kept", "removed", b"removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateSplice: _TypeAlias = StateSplice  # noqa: Y015
 
 @_typing.final
+class StateChangedBatch(_message.Message):
+    """StateChangedBatch says how adjacent batches become one that keeps parts of theirs: it has all their runs, in a row,
+    with these changes. What is left without parts is no run of it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """count of the batches, 1 or more."""
+    @_builtins.property
+    def since(self) -> _types_pb2.Antichain:
+        """since of what they become. Always set."""
+
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateChangedRun]:
+        """runs changed, by number ascending."""
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        since: _types_pb2.Antichain | None = ...,
+        runs: _abc.Iterable[Global___StateChangedRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "runs", b"runs", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateChangedBatch: _TypeAlias = StateChangedBatch  # noqa: Y015
+
+@_typing.final
+class StateChangedRun(_message.Message):
+    """StateChangedRun replaces adjacent parts of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    COME_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """run is its number among those of the batches, in a row, from 0."""
+    at: _builtins.int
+    """at is the place of the first part that is taken out, from 0."""
+    count: _builtins.int
+    """count of the parts that are taken out."""
+    @_builtins.property
+    def removed(self) -> Global___StateGoneBatch:
+        """removed names them."""
+
+    @_builtins.property
+    def come(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Part]:
+        """come are put in their place."""
+
+    def __init__(
+        self,
+        *,
+        run: _builtins.int = ...,
+        at: _builtins.int = ...,
+        count: _builtins.int = ...,
+        removed: Global___StateGoneBatch | None = ...,
+        come: _abc.Iterable[_types_pb2.Part] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["removed", b"removed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "come", b"come", "count", b"count", "removed", b"removed", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateChangedRun: _TypeAlias = StateChangedRun  # noqa: Y015
+
+@_typing.final
 class StateGoneBatch(_message.Message):
-    """StateGoneBatch names a batch that a state no longer has."""
+    """StateGoneBatch names a batch that a state no longer has, or parts of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     fingerprint: _builtins.bytes
-    """fingerprint of what it covers and of its parts: 16 bytes."""
+    """fingerprint of what it covers and of its parts, or of those parts alone: 16 bytes."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """keys of its parts in Blob, in order: those that nothing else names are garbage."""

@@ -51,7 +51,7 @@ FIRST: Final[Mapping[str, int]] = {
 }
 """The messages of ``FIRST_FORMAT``, and how many fields each has there."""
 
-ADDED: Final[Mapping[int, tuple[str, ...]]] = {}
+ADDED: Final[Mapping[int, tuple[str, ...]]] = {3: ("StateSplice.changed",)}
 """By format, the fields it brought: ``Message.field``. A message that comes with a field brings its fields along."""
 
 NEVER: Final = 256

@@ -16,6 +16,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, check_critical_id
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
+from persist.core.shard.ranges import Piece, RangeStep
 from persist.errors import Indeterminate, InvalidArgument, PersistError, check
 from persist.typed import AnyMessage, AnyOutcome, AnyValue
 from persist.v1 import shard_pb2 as pb
@@ -309,6 +310,27 @@ def _each(of_item: Callable[[AnyValue], AnyValue]) -> _Decode:
     return lambda message, name: tuple([of_item(item) for item in getattr(message, name)])
 
 
+def _set_step(message: AnyMessage, name: str, value: RangeStep | None) -> None:
+    if value is not None:
+        pieces = [
+            pb.RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint)
+            for each in value.pieces
+        ]
+        getattr(message, name).CopyFrom(pb.RangeStep(below=value.below, pieces=pieces))
+
+
+def _step(message: AnyMessage, name: str) -> RangeStep | None:
+    if not message.HasField(name):
+        return None
+    found = getattr(message, name)
+    return RangeStep(
+        below=_optional(found, "below"),
+        pieces=tuple(
+            [Piece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint) for each in found.pieces]
+        ),
+    )
+
+
 _PLAIN = _Kind(_set, getattr)
 
 _KINDS: Final[Mapping[Any, _Kind]] = {
@@ -330,6 +352,7 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     int | None: _Kind(_set_optional, _optional),
     bytes | None: _Kind(_set_optional, _optional),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
+    RangeStep | None: _Kind(_set_step, _step),
 }
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from persist.core.frontier import Description
 from persist.core.ids import ShardId, check_blob_key
 from persist.core.shard.commands import AddRollup
-from persist.core.shard.compaction import gathered, most_worth
+from persist.core.shard.compaction import bounds_of, gathered, most_worth
 from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import LocationError, PersistError
 from persist.machine.compaction.compactor import Compacted, Compactor
+from persist.machine.compaction.runner import is_merged
 from persist.machine.garbage.collector import Collector
 from persist.machine.garbage.inventory import Found, place_of
 from persist.machine.upkeep.next_step import check
@@ -35,6 +37,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         if not commit:
             return {"shard": shard, **_to_compact(state, machine, whole=whole)}
         done: list[Compacted] = []
+        merged: list[Description] = []
         owner = compactor.new_owner()
         told = 0
 
@@ -51,6 +54,12 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
             if result is None or not result.applied:
                 break
             done.append(result)
+            if result.steps_left:
+                continue
+            # A shard that is written to always has more to merge into one run.
+            if whole and is_merged(state.upper, result.desc, merged):
+                break
+            merged.append(result.desc)
         return {"shard": shard, **compacted(done)}
 
     try:
@@ -61,11 +70,16 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
 
 def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
     now_ms, takeover_ms = machine.runtime.now_ms(), machine.settings.compaction_takeover_ms
+    bounds = bounds_of(
+        state.format,
+        claim_parts=machine.settings.compaction_parts_max,
+        step_parts=machine.settings.compaction_step_parts_max,
+    )
     if whole:
-        found = gathered(state.trace, now_ms, takeover_ms)
+        found = gathered(state.trace, now_ms, takeover_ms, bounds)
         chosen = None if found is None else found[1]
     else:
-        chosen = most_worth(state.trace, now_ms, takeover_ms)
+        chosen = most_worth(state.trace, now_ms, takeover_ms, bounds)
     batches = chosen.batches if chosen is not None and not state.since.is_empty else ()
     return {
         "batches": len(batches),

@@ -84,7 +84,7 @@ class Compaction(Stays):
         self._shard = shard
         self._owner = owner
         self._claim = claim
-        self._compactor = Compactor(location.shards, location)
+        self._compactor = Compactor(location.shards, location, steps=False)
         self._keeping = location.tasks.start(self._compactor.keep(shard, owner, claim, whole=True))
         self._layout: list[Part | int] = []
         self._pieces: list[CompactionPiece] = []
@@ -92,11 +92,13 @@ class Compaction(Stays):
 
     @classmethod
     async def begin(cls, location: Location, shard: ShardId) -> "Compaction | None":
-        """Claim all of a shard that no other process compacts; None when it is as compact as it can be.
+        """Claim all of a shard that no other process compacts; None when it is as compact as it can be at once.
+
+        Batches that are too large for one claim are merged by PersistCompaction, step by step.
 
         Raises LocationError.
         """
-        compactor = Compactor(location.shards, location)
+        compactor = Compactor(location.shards, location, steps=False)
         owner = compactor.new_owner()
         try:
             claim = await compactor.claim(shard, owner, whole=True)

@@ -4,6 +4,7 @@ Source: architecture.md section 4; docs/formats.md, batches.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -155,6 +156,11 @@ class HollowBatch:
         return sum(part.inline_bytes for run in self.runs for part in run.parts)
 
     @cached_property
+    def retractions(self) -> int:
+        """Rows that take one back, if each adds or takes one; 0 where rows add more."""
+        return max(0, self.rows - sum([part.diffs_sum for run in self.runs for part in run.parts])) // 2
+
+    @cached_property
     def described_bytes(self) -> int:
         """What its description takes in a message, at most."""
         return 64 + sum(4 + sum(map(described_bytes, run.parts)) for run in self.runs)
@@ -165,14 +171,22 @@ class HollowBatch:
         digest = hashlib.sha256(f"{self.desc.lower}{self.desc.upper}{self.desc.since}{self.truncated}".encode())
         for run in self.runs:
             digest.update(b"/")
-            for part in run.parts:
-                digest.update(f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}".encode())
+            digest.update(_named(run.parts))
         return digest.digest()[:16]
 
     @property
     def is_empty(self) -> bool:
         """Holds no updates."""
         return not self.runs
+
+
+def _named(parts: Iterable[Part]) -> bytes:
+    return "".join([f"|{part.key}{part.checksum}:{part.encoded_bytes}:{part.ts_rewrite}" for part in parts]).encode()
+
+
+def parts_fingerprint(parts: Iterable[Part]) -> bytes:
+    """Sixteen bytes that name some parts in their order."""
+    return hashlib.sha256(_named(parts)).digest()[:16]
 
 
 def described_bytes(part: Part) -> int:

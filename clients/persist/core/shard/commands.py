@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
+from persist.core.shard.ranges import RangeStep
 from persist.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
@@ -444,6 +445,8 @@ class RemoveRollups(Command[RollupsRemoved]):
 class CompactionClaimed:
     """``batches`` are to become one, their times advanced to ``since``. The claim is on spine ids ``[lo, hi)``.
 
+    ``step``: only this is to be done of a batch that is merged by ranges. Then ``batches`` is that one, with nothing but
+    the pieces of the step: a run each, without those that are empty.
     ``schemas`` are all of the shard's, oldest first: the result is written with the newest that its inputs have.
     ``incarnation``: the location's, which the result is offered with.
     """
@@ -454,6 +457,7 @@ class CompactionClaimed:
     since: Antichain
     schemas: tuple["SchemaEntry", ...]
     incarnation: int = 0
+    step: RangeStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,12 +472,14 @@ class ClaimCompaction(Command["CompactionClaimed | NothingToCompact"]):
     """Claim the compaction with the most benefit, or return the one this owner has claimed already.
 
     ``owner`` is the writer under whose id the result will be written. A claim older than ``takeover_ms`` counts as
-    abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not.
+    abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not. ``steps``: the claimant
+    carries out steps, too; what is too large to be merged at once is left alone otherwise.
     """
 
     owner: WriterId
     takeover_ms: int
     whole: bool = False
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,6 +514,9 @@ class MergeRefused:
 class ApplyMerge(Command["MergeApplied | MergeRefused"]):
     """Replace adjacent batches, named by their fingerprints, by ``output``, which holds the same updates.
 
+    ``step``: replace its pieces in the batch of the output's bounds instead, and there are no ``inputs``. The output
+    has a run for each piece, which may be empty: the first is what was merged, others what is left of their piece.
+
     Raises InvalidArgument when the output cannot be theirs (other bounds, a since the shard has not reached, more
     rows, another sum of diffs), InvalidId (foreign part keys), LeaseExpired (the owner was swept away, or the location
     restored since it was claimed: ``incarnation`` is that of the claim).
@@ -517,6 +526,7 @@ class ApplyMerge(Command["MergeApplied | MergeRefused"]):
     inputs: tuple[bytes, ...]
     output: HollowBatch
     incarnation: int = 0
+    step: RangeStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

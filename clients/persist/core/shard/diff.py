@@ -5,16 +5,16 @@ joined only say how, removed batches only which they were, and a session only th
 Source: design 001, incremental state; reliability.md I14.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from persist.core.frontier import Antichain
-from persist.core.shard.batch import HollowBatch, fingerprint
+from persist.core.frontier import Antichain, Description
+from persist.core.shard.batch import HollowBatch, Part, Run, fingerprint, parts_fingerprint
 from persist.core.shard.commands import Rollup, SchemaEntry
-from persist.core.shard.state import CallOutcome, CallSession, State
+from persist.core.shard.state import STEPS_FORMAT, CallOutcome, CallSession, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
 from persist.errors import check
@@ -73,12 +73,47 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunChange:
+    """In a run, ``count`` parts from the place ``at`` on are replaced by ``come``."""
+
+    run: int
+    at: int
+    count: int
+    gone: Gone
+    come: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChange:
+    """The next ``count`` batches become one of ``since``: it has all their runs, in a row, with these changes.
+
+    What is left without parts is no run of it. ``runs`` of one batch are changed at most once, in order.
+    """
+
+    count: int
+    since: Antichain
+    runs: tuple[RunChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
-    """Pass over ``kept`` batches, then replace ``gone`` by ``come``."""
+    """Pass over ``kept`` batches, then replace ``gone`` by ``come``, or change the next ones."""
 
     kept: int
     gone: tuple[Gone, ...]
     come: tuple[HollowBatch, ...]
+    changed: BatchChange | None = None
+
+    @property
+    def released(self) -> Iterator[Gone]:
+        """What it takes out, batch by batch and run by run."""
+        return chain(self.gone, (each.gone for each in self.changed.runs) if self.changed else ())
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The parts it brings, some of which may have been there before."""
+        whole = (part for batch in self.come for run in batch.runs for part in run.parts)
+        return chain(whole, (part for each in self.changed.runs for part in each.come) if self.changed else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +186,7 @@ def diff(prev: State, new: State) -> StateDiff:
         since=_changed(prev.since, new.since),
         upper=_changed(prev.upper, new.upper),
         next_id=_changed(prev.trace.next_id, new.trace.next_id),
-        spine=_spine(prev.trace.spine, new.trace.spine),
+        spine=_spine(prev.trace.spine, new.trace.spine, by_parts=new.format >= STEPS_FORMAT),
         schemas=_schemas(prev.schemas, new.schemas),
     )
 
@@ -183,6 +218,15 @@ def gone(batch: HollowBatch) -> Gone:
     """What a diff says of a batch that it takes out: little, however much the batch names."""
     keys = tuple([part.key for run in batch.runs for part in run.parts if part.key is not None])
     return Gone(fingerprint=fingerprint(batch), keys=keys, bytes=batch.encoded_bytes - batch.inline_bytes)
+
+
+def gone_parts(parts: Sequence[Part]) -> Gone:
+    """What a diff says of parts that it takes out."""
+    return Gone(
+        fingerprint=parts_fingerprint(parts),
+        keys=tuple([part.key for part in parts if part.key is not None]),
+        bytes=sum([part.encoded_bytes - part.inline_bytes for part in parts]),
+    )
 
 
 def _differ(prev: State, new: State, name: str) -> bool:
@@ -283,7 +327,7 @@ def _schemas_applied(schemas: tuple[SchemaEntry, ...], change: SchemasChange) ->
     return (*schemas[: change.kept], *change.come)
 
 
-def _spine(prev: tuple[SpineBatch, ...], new: tuple[SpineBatch, ...]) -> SpineChange | None:
+def _spine(prev: tuple[SpineBatch, ...], new: tuple[SpineBatch, ...], *, by_parts: bool) -> SpineChange | None:
     if prev is new:
         return None
     removed, added = _others(prev, new), _others(new, prev)
@@ -292,7 +336,7 @@ def _spine(prev: tuple[SpineBatch, ...], new: tuple[SpineBatch, ...]) -> SpineCh
     return SpineChange(
         removed=tuple(map(_entry, removed)),
         added=tuple(map(_entry, added)),
-        splices=_splices(_hollow(removed), _hollow(added)),
+        splices=_splices(_hollow(removed), _hollow(added), by_parts=by_parts),
     )
 
 
@@ -307,9 +351,10 @@ def _others(spine: tuple[SpineBatch, ...], than: tuple[SpineBatch, ...]) -> list
     return others
 
 
-def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) -> tuple[Splice, ...]:
-    """How one sequence of batches becomes the other; both are in the order of time."""
-    start, kept, splices = 0, 0, []
+def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...], *, by_parts: bool) -> tuple[Splice, ...]:
+    """How one sequence of batches becomes the other; both are in the order of time. ``by_parts``: also part by part."""
+    start, kept = 0, 0
+    splices: list[Splice] = []
     left_out: list[HollowBatch] = []
     come: list[HollowBatch] = []
     if after[: len(before)] == before:
@@ -325,7 +370,7 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) ->
         right = after[new] if new < len(after) else None
         if left is not None and right is not None and (left is right or left == right):
             if left_out or come:
-                splices.append(Splice(kept=kept, gone=tuple(map(gone, left_out)), come=tuple(come)))
+                splices += _replacing(kept, left_out, come, by_parts=by_parts)
                 kept, left_out, come = 0, [], []
             kept, old, new = kept + 1, old + 1, new + 1
         elif right is None or (left is not None and left.desc.upper.less_equal(right.desc.upper)):
@@ -335,8 +380,98 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...]) ->
             come.append(right)
             new += 1
     if left_out or come:
-        splices.append(Splice(kept=kept, gone=tuple(map(gone, left_out)), come=tuple(come)))
+        splices += _replacing(kept, left_out, come, by_parts=by_parts)
     return tuple(splices)
+
+
+def _replacing(
+    kept: int, left_out: Sequence[HollowBatch], come: Sequence[HollowBatch], *, by_parts: bool
+) -> Iterator[Splice]:
+    """How some batches become others: those that only some parts of change by these, all others as they are."""
+    old: list[HollowBatch] = []
+    new: list[HollowBatch] = []
+    ahead = iter(left_out)
+    for batch in come:
+        taken = []
+        # Both are in the order of time: what ends by its end was replaced by it, or by what came before it.
+        while (each := next(ahead, None)) is not None:
+            taken.append(each)
+            if not each.desc.upper.less_than(batch.desc.upper):
+                break
+        change = _batch_change(taken, batch) if by_parts else None
+        if change is None:
+            old, new = [*old, *taken], [*new, batch]
+            continue
+        if old or new:
+            yield Splice(kept=kept, gone=tuple(map(gone, old)), come=tuple(new))
+            kept, old, new = 0, [], []
+        yield Splice(kept=kept, gone=(), come=(), changed=change)
+        kept = 0
+    old += ahead
+    if old or new:
+        yield Splice(kept=kept, gone=tuple(map(gone, old)), come=tuple(new))
+
+
+def _batch_change(before: Sequence[HollowBatch], after: HollowBatch) -> BatchChange | None:
+    """How adjacent batches become one that keeps parts of theirs; None when it keeps none, or covers other times."""
+    if not before or after.truncated or any(batch.truncated for batch in before):
+        return None
+    if (before[0].desc.lower, before[-1].desc.upper) != (after.desc.lower, after.desc.upper):
+        return None
+    old = [run.parts for batch in before for run in batch.runs]
+    new = [run.parts for run in after.runs]
+    becomes = _aligned(old, new)
+    if becomes is None:
+        return None
+    changes = [_run_change(run, parts, new[becomes[run]] if run in becomes else ()) for run, parts in enumerate(old)]
+    return BatchChange(
+        count=len(before), since=after.desc.since, runs=tuple([each for each in changes if each is not None])
+    )
+
+
+def _aligned(old: Sequence[tuple[Part, ...]], new: Sequence[tuple[Part, ...]]) -> dict[int, int] | None:
+    """Which old run becomes which new one, both in order: those that share an end, then what lies between such.
+
+    None when no two share any, or a new one has no place.
+    """
+    shared: list[tuple[int, int]] = []
+    at = 0
+    for number, parts in enumerate(new):
+        found = next((run for run in range(at, len(old)) if _share_an_end(old[run], parts)), None)
+        if found is not None:
+            shared.append((found, number))
+            at = found + 1
+    if not shared:
+        return None
+    becomes = dict(shared)
+    before_old = before_new = -1
+    for run, number in [*shared, (len(old), len(new))]:
+        free, wanted = range(before_old + 1, run), range(before_new + 1, number)
+        if len(wanted) > len(free):
+            return None
+        becomes.update(zip(free, wanted, strict=False))
+        before_old, before_new = run, number
+    return becomes
+
+
+def _share_an_end(one: tuple[Part, ...], other: tuple[Part, ...]) -> bool:
+    return one[0] == other[0] or one[-1] == other[-1]
+
+
+def _run_change(run: int, old: tuple[Part, ...], new: tuple[Part, ...]) -> RunChange | None:
+    """What changes between what both begin and end with."""
+    if old is new:
+        return None
+    at = sum(1 for _ in takewhile(_same_part, zip(old, new, strict=False)))
+    end = sum(1 for _ in takewhile(_same_part, zip(reversed(old[at:]), reversed(new[at:]), strict=False)))
+    left_out, come = old[at : len(old) - end], new[at : len(new) - end]
+    if not left_out and not come:
+        return None
+    return RunChange(run=run, at=at, count=len(left_out), gone=gone_parts(left_out), come=come)
+
+
+def _same_part(both: tuple[Part, Part]) -> bool:
+    return both[0] is both[1] or both[0] == both[1]
 
 
 def _same(both: tuple[HollowBatch, HollowBatch]) -> bool:
@@ -366,7 +501,34 @@ def _spliced(batches: tuple[HollowBatch, ...], splices: tuple[Splice, ...]) -> t
         check(fits and at <= len(batches), "a diff fits its state", field="batches")
         at += len(splice.gone)
         spliced += splice.come
+        if splice.changed is not None:
+            end = at + splice.changed.count
+            check(at < end <= len(batches), "a diff fits its state", field="batches")
+            spliced.append(_batch_changed(batches[at:end], splice.changed))
+            at = end
     return (*spliced, *batches[at:])
+
+
+def _batch_changed(batches: tuple[HollowBatch, ...], change: BatchChange) -> HollowBatch:
+    runs = [run.parts for batch in batches for run in batch.runs]
+    check(not any(batch.truncated for batch in batches), "a diff fits its state", field="truncated")
+    numbers = [each.run for each in change.runs]
+    check(
+        numbers == sorted({*numbers}) and (not numbers or numbers[-1] < len(runs)),
+        "a diff fits its state",
+        field="runs",
+    )
+    for each in change.runs:
+        parts = runs[each.run]
+        left_out = parts[each.at : each.at + each.count]
+        check(
+            each.at <= len(parts) and len(left_out) == each.count and gone_parts(left_out) == each.gone,
+            "a diff fits its state",
+            field="parts",
+        )
+        runs[each.run] = (*parts[: each.at], *each.come, *parts[each.at + each.count :])
+    desc = Description(lower=batches[0].desc.lower, upper=batches[-1].desc.upper, since=change.since)
+    return HollowBatch(desc=desc, runs=tuple([Run(parts=parts) for parts in runs if parts]))
 
 
 def _entry(each: SpineBatch) -> SpineEntry:

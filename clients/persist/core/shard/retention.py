@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from persist.core.frontier import CLOSED, MINIMUM, Description
 from persist.core.ids import WriterId
-from persist.core.shard.batch import HollowBatch
-from persist.core.shard.compaction import claimed, claimed_by, compaction_due, most_worth
-from persist.core.shard.state import State
+from persist.core.shard.batch import HollowBatch, Run
+from persist.core.shard.compaction import WHOLE, claimed, claimed_by, compaction_due, most_worth
+from persist.core.shard.ranges import Bounds
+from persist.core.shard.state import STEPS_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, Trace, free, spine_batch
 
@@ -62,15 +63,17 @@ def with_work(state: State, *, seqno: int, now_ms: int, owner: str, rollup_every
     return state
 
 
-def with_compaction(state: State, *, seqno: int, now_ms: int, compactor: str, takeover_ms: int) -> State:
+def with_compaction(
+    state: State, *, seqno: int, now_ms: int, compactor: str, takeover_ms: int, bounds: Bounds = WHOLE
+) -> State:
     """The state with the compaction that is most worth it claimed by ``compactor``, unless it has one."""
     trace = state.trace
-    if state.since.is_empty or not compaction_due(trace, now_ms, takeover_ms) or claimed_by(trace, compactor):
+    if state.since.is_empty or claimed_by(trace, compactor) or not compaction_due(trace, now_ms, takeover_ms, bounds):
         return state
     # SUBTLE: a fenced one that got a claim again could publish parts that were swept meanwhile.
     if is_fenced(state, WriterId.parse(compactor)):
         return state
-    chosen = most_worth(trace, now_ms, takeover_ms)
+    chosen = most_worth(trace, now_ms, takeover_ms, bounds)
     assert chosen is not None, "what is due is worth it"
     return state.evolved(trace=claimed(trace, chosen, Claim(start_ms=now_ms, seqno=seqno, owner=compactor)))
 
@@ -101,7 +104,8 @@ def shrunk(state: State) -> State:
         )
     full = next((each for each in state.trace.spine if any(not batch.is_empty for batch in each.batches)), None)
     if full is not None:
-        emptied = spine_batch(full.lo, full.hi, _less(full.batches), level=full.level)
+        less = _less(full.batches, by_parts=state.format >= STEPS_FORMAT)
+        emptied = spine_batch(full.lo, full.hi, less, level=full.level)
         spine = tuple(emptied if each is full else each for each in state.trace.spine)
         return state.evolved(trace=replace(state.trace, spine=spine))
     if len(state.trace.spine) > 1 or _is_several(state.trace):
@@ -120,8 +124,14 @@ def closed(trace: Trace) -> Trace:
     return replace(trace, since=CLOSED)
 
 
-def _less(batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
-    """The batches with as many of the first ones empty as one commit may name."""
+def _less(batches: tuple[HollowBatch, ...], *, by_parts: bool) -> tuple[HollowBatch, ...]:
+    """The batches with as many of the first ones empty as one commit may name.
+
+    ``by_parts``: a commit can take some of a batch's parts away, so one with too many is emptied by and by.
+    """
+    first = next(at for at, batch in enumerate(batches) if not batch.is_empty)
+    if by_parts and batches[first].part_count > PARTS_PER_STEP:
+        return (*batches[:first], _with_fewer(batches[first]), *batches[first + 1 :])
     taken = parts = 0
     while taken < len(batches) and (parts == 0 or parts + batches[taken].part_count <= PARTS_PER_STEP):
         parts, taken = parts + batches[taken].part_count, taken + 1
@@ -129,6 +139,15 @@ def _less(batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
             break
     lower, upper = batches[0].desc.lower, batches[taken - 1].desc.upper
     return (HollowBatch(desc=Description(lower=lower, upper=upper)), *batches[taken:])
+
+
+def _with_fewer(batch: HollowBatch) -> HollowBatch:
+    """The batch without its first parts: no reader of a tombstone is left."""
+    runs, left = [], PARTS_PER_STEP
+    for run in batch.runs:
+        runs.append(Run(parts=run.parts[left:]))
+        left = max(0, left - len(run.parts))
+    return replace(batch, runs=tuple([run for run in runs if run.parts]))
 
 
 def _is_several(trace: Trace) -> bool:

@@ -17,10 +17,12 @@ from persist.core.shard.trace import Claim, Trace
 from persist.errors import check
 from persist.typed import AnyValue
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 """The newest format of states that this release knows; it writes none newer than the location's write-version."""
 FIRST_FORMAT: Final = 2
 """The oldest format that is still written, and the write-version of locations that name none."""
+STEPS_FORMAT: Final = 3
+"""The format in which batches change part by part, so that large ones are merged in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from persist.core.data.splits import KeyRange
 from persist.core.frontier import Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run, described_bytes, fingerprint
@@ -25,6 +26,7 @@ from persist.core.shard.commands import (
     ReleaseCompaction,
 )
 from persist.core.shard.compaction import MERGED_BYTES_MAX
+from persist.core.shard.ranges import halved
 from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageError
 from persist.machine.compaction.damage import Unmergeable, damaged, is_of_data
 from persist.machine.parts.budget import Budget
@@ -55,7 +57,10 @@ class CompactionProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """The result of a compaction. ``applied`` False: another process had replaced its inputs, and nothing was lost."""
+    """The result of a compaction. ``applied`` False: another process had replaced its inputs, and nothing was lost.
+
+    ``steps_left``: it was a step by which a large batch becomes one run, and not the last.
+    """
 
     desc: Description
     batches: int
@@ -66,6 +71,7 @@ class Compacted:
     bytes_after: int
     parts_reused: int
     applied: bool
+    steps_left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +94,16 @@ class Compactor:
         *,
         budget: Budget | None = None,
         described_max: int = MERGED_BYTES_MAX,
+        steps: bool = True,
         counts: Counts = UNCOUNTED,
     ) -> None:
         """``budget``: how much memory each may take; that of the place's settings unless given. ``described_max``:
-        bytes that describe the parts of a result."""
+        bytes that describe the parts of a result. ``steps`` False: claims are of batches that are merged at once."""
         self._shards = shards
         self._place = place
         self._budget = Budget.of(place.settings) if budget is None else budget
         self._described_max = described_max
+        self._steps = steps
         self._counts = counts
         self._damage = Unmergeable(place.runtime)
         self._tasks = Tasks()
@@ -123,7 +131,7 @@ class Compactor:
             claim = await self.claim(shard, owner, whole=whole)
             if claim is None:
                 return None
-            return await self._fitting(shard, owner, claim, claim.batches, whole=whole, report=report)
+            return await self._fitting(shard, owner, claim, claim, whole=whole, report=report)
         except BaseException:
             # Also when claiming failed or was cancelled: the claim may have been committed all the same.
             await self.release(shard, owner)
@@ -147,7 +155,8 @@ class Compactor:
                 return SetAside(desc=_span(claim.batches))
             for left in reversed(range(TRIES_PER_TURN)):
                 try:
-                    return await self._fitting(shard, owner, claim, chosen, whole=False, report=report)
+                    work = claim if claim.step else replace(claim, batches=chosen)
+                    return await self._fitting(shard, owner, claim, work, whole=False, report=report)
                 except Exception as error:
                     if not is_of_data(error):
                         raise
@@ -174,7 +183,7 @@ class Compactor:
     async def claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
         """The compaction the owner has claimed, now or before; None when nothing is worth it. Raises LocationError."""
         takeover_ms = self._place.settings.compaction_takeover_ms
-        command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole)
+        command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole, steps=self._steps)
         attempts = self._place.attempts
         try:
             outcome = await attempts.repeat(
@@ -191,34 +200,36 @@ class Compactor:
         shard: ShardId,
         owner: WriterId,
         claim: CompactionClaimed,
-        chosen: tuple[HollowBatch, ...],
+        work: CompactionClaimed,
         *,
         whole: bool,
         report: Report,
     ) -> Compacted:
-        """Merge ``chosen``, or the first half of it for as long as the result could not be committed.
+        """Do ``work``, which is all or a part of the claim; or half of it for as long as the result is too large.
 
-        That shows while the merge runs, as soon as its parts are too many. Raises RequestTooLarge for two batches.
+        That shows while the merge runs, as soon as its parts are too many. Raises RequestTooLarge for the least.
         """
         while True:
             try:
-                return await self._carry_out(shard, owner, claim, chosen, whole=whole, report=report)
+                return await self._carry_out(shard, owner, claim, work, whole=whole, report=report)
             except RequestTooLarge:
-                if len(chosen) <= 2:
+                less = _half(work)
+                if less is None:
                     raise
-                chosen = chosen[: (len(chosen) + 1) // 2]
+                work = less
 
     async def _carry_out(
         self,
         shard: ShardId,
         owner: WriterId,
         claim: CompactionClaimed,
-        chosen: tuple[HollowBatch, ...],
+        work: CompactionClaimed,
         *,
         whole: bool,
         report: Report,
     ) -> Compacted:
-        """Merge ``chosen``, side by side among what is claimed."""
+        """Merge what lies side by side among what is claimed."""
+        chosen, step = work.batches, work.step
         rows = sum(batch.rows for batch in chosen)
         size = sum(batch.encoded_bytes for batch in chosen)
         written = 0
@@ -243,14 +254,12 @@ class Compactor:
             on_part=_Described(self._described_max).add,
         )
         try:
-            parts = await self._merged(merging, shard, owner, claim, chosen, whole=whole)
+            output = await self._merged(merging, shard, owner, claim, work, whole=whole)
         except BaseException:
             # Nothing names the parts, as no command did.
             await merging.discard()
             raise
-        of = claim if chosen is claim.batches else replace(claim, batches=chosen)
-        output = batch_of(of, parts)
-        applied = await self.offer(shard, owner, of, output)
+        applied = await self.offer(shard, owner, work, output)
         await merging.tidy()
         return Compacted(
             desc=output.desc,
@@ -262,6 +271,7 @@ class Compactor:
             bytes_after=output.encoded_bytes,
             parts_reused=merging.reused,
             applied=applied,
+            steps_left=step is not None and step.below is not None,
         )
 
     async def _merged(
@@ -270,26 +280,49 @@ class Compactor:
         shard: ShardId,
         owner: WriterId,
         claim: CompactionClaimed,
-        chosen: tuple[HollowBatch, ...],
+        work: CompactionClaimed,
         *,
         whole: bool,
-    ) -> tuple[Part, ...]:
-        """The merged parts, made while the claim is kept fresh."""
-        if not any(batch.rows for batch in chosen):
-            return ()
-        since = claim.since.time or 0
-        reading = compaction_of(chosen, claim.schemas, self._place.settings, since)
-        work = self._tasks.start(merging.run(reading))
+    ) -> HollowBatch:
+        """What becomes of the work, made while the claim is kept fresh."""
+        if work.step is None and not any(batch.rows for batch in work.batches):
+            return batch_of(work, ())
+        making = self._tasks.start(self._made(merging, work))
         keeping = self._tasks.start(self.keep(shard, owner, claim, whole=whole))
         try:
-            await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            await asyncio.wait({making, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not making.done():
                 # Keeping only ends by failing: the claim belongs to another process now.
                 await keeping
-            parts: tuple[Part, ...] = await work
-            return parts
+            output: HollowBatch = await making
+            return output
         finally:
-            await ended(work, keeping)
+            await ended(making, keeping)
+
+    async def _made(self, merging: Merging, work: CompactionClaimed) -> HollowBatch:
+        step, since = work.step, work.since.time or 0
+        reading = compaction_of(work.batches, work.schemas, self._place.settings, since)
+        if step is None or step.below is None:
+            merged = await merging.run(reading)
+            if step is None:
+                return batch_of(work, merged)
+            return step_batch(work, [merged, *[()] * (len(step.pieces) - 1)])
+        merged = await merging.run(reading.narrowed(key_range=KeyRange(upper=step.below)))
+        [batch] = work.batches
+        runs = iter(batch.runs)
+        rests: list[tuple[Part, ...]] = []
+        for piece in step.pieces:
+            cut = tuple(filter(step.cuts, next(runs).parts)) if piece.count else ()
+            rests.append(await self._rest(merging, work, batch, cut, KeyRange(lower=step.below)) if cut else ())
+        return step_batch(work, [(*merged, *rests[0]), *rests[1:]])
+
+    async def _rest(
+        self, merging: Merging, work: CompactionClaimed, batch: HollowBatch, cut: tuple[Part, ...], keys: KeyRange
+    ) -> tuple[Part, ...]:
+        """What parts that a step cuts hold beyond its end, as parts of their own."""
+        of = replace(batch, runs=(Run(parts=cut),))
+        reading = compaction_of([of], work.schemas, self._place.settings, work.since.time or 0)
+        return await merging.merged(reading.narrowed(key_range=keys))
 
     async def keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
         """Renew the claim every third of the time after which it counts as abandoned."""
@@ -312,8 +345,9 @@ class Compactor:
         delivered twice, the second time after everything else was answered. What no state names is left to the sweeper.
         Raises UsageError, LeaseExpired, LocationError.
         """
-        inputs = tuple(map(fingerprint, claim.batches))
-        command = ApplyMerge(owner=owner, inputs=inputs, output=output, incarnation=claim.incarnation)
+        step = claim.step
+        inputs = tuple(map(fingerprint, claim.batches)) if step is None else ()
+        command = ApplyMerge(owner=owner, inputs=inputs, output=output, incarnation=claim.incarnation, step=step)
         attempts = self._place.attempts
         outcome: MergeApplied | MergeRefused | Refusal | UsageError | None
         try:
@@ -350,6 +384,20 @@ class _Described:
             raise RequestTooLarge(
                 "the result of this merge has too many parts to be committed", hint="merge fewer batches at once"
             )
+
+
+def _half(work: CompactionClaimed) -> CompactionClaimed | None:
+    """The first half of the batches, or of the step; None when there is no less."""
+    if work.step is None:
+        return replace(work, batches=work.batches[: (len(work.batches) + 1) // 2]) if len(work.batches) > 2 else None
+    less = halved(work.batches[0], work.step)
+    return None if less is None else replace(work, batches=(less[0],), step=less[1])
+
+
+def step_batch(claim: CompactionClaimed, runs: Sequence[tuple[Part, ...]]) -> HollowBatch:
+    """What takes the place of the pieces of a step: a run for each of them, which may be empty."""
+    desc = replace(claim.batches[0].desc, since=claim.since)
+    return HollowBatch(desc=desc, runs=tuple([Run(parts=parts) for parts in runs]))
 
 
 def batch_of(claim: CompactionClaimed, parts: tuple[Part, ...]) -> HollowBatch:

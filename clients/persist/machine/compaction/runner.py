@@ -46,7 +46,9 @@ class CompactionRunner:
         while (result := await self._counted(job, self._requested(job))) is not None:
             job.came_to(result)
             # A shard that is written to always has more to merge into one run: what came later is left to later.
-            if job.whole and _is_merged(info.upper, result.desc, done):
+            if result.steps_left:
+                continue
+            if job.whole and is_merged(info.upper, result.desc, done):
                 return
             done.append(result.desc)
 
@@ -112,7 +114,7 @@ class CompactionRunner:
         await self._compactor.close()
 
 
-def _is_merged(upper: Antichain, desc: Description, done: list[Description]) -> bool:
+def is_merged(upper: Antichain, desc: Description, done: list[Description]) -> bool:
     """Whether everything before ``upper`` is merged, or what was just merged of it had been merged already."""
     target = min(_time(desc.upper), _time(upper))
     whole = _time(desc.lower) == 0 and target == _time(upper)

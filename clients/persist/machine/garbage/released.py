@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from persist.core.shard.batch import HollowBatch
 from persist.core.shard.diff import StateDiff
 
 KEYS_MAX: Final = 100_000
@@ -89,7 +88,7 @@ def let_go(change: StateDiff) -> set[str]:
     keys = {each.old.key for each in rollups if each.old is not None and each.old != each.new}
     if change.spine is not None:
         for splice in change.spine.splices:
-            keys.update(key for each in splice.gone for key in each.keys)
+            keys.update(key for each in splice.released for key in each.keys)
     return keys
 
 
@@ -98,25 +97,15 @@ def taken_up(change: StateDiff) -> set[str]:
     keys: set[str] = set()
     if change.spine is not None:
         for splice in change.spine.splices:
-            keys.update(_keys(splice.come))
+            keys.update(part.key for part in splice.parts if part.key)
     return keys
-
-
-def _keys(batches: Iterable[HollowBatch]) -> Iterable[str]:
-    return (part.key for batch in batches for run in batch.runs for part in run.parts if part.key)
 
 
 def _bytes(change: StateDiff, come: frozenset[str]) -> int:
     """Bytes in Blob that a commit replaced: those of what went, without the parts that came again."""
     if change.spine is None:
         return 0
-    went = {key for splice in change.spine.splices for each in splice.gone for key in each.keys}
+    went = {key for splice in change.spine.splices for each in splice.released for key in each.keys}
     kept = went & come
-    again = [
-        part.encoded_bytes
-        for splice in change.spine.splices
-        for batch in splice.come
-        for part in batch.parts
-        if part.key in kept
-    ]
-    return max(0, sum(each.bytes for splice in change.spine.splices for each in splice.gone) - sum(again))
+    again = [part.encoded_bytes for splice in change.spine.splices for part in splice.parts if part.key in kept]
+    return max(0, sum(each.bytes for splice in change.spine.splices for each in splice.released) - sum(again))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from persist.core.data.splits import KeyRange
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, Part
 from persist.errors import LocationError
@@ -60,11 +61,18 @@ def _may_stay(part: Part, run: RunView, reading: Reading, reuse_bytes_min: int) 
         part.key is not None
         and part.encoded_bytes >= reuse_bytes_min
         and run.covers(part)
+        and (reading.key_range is None or _within(part, reading.key_range))
         and part.ts_rewrite is None
         and part.min_ts >= reading.since
         and part.schema_id == reading.schemas[-1].schema_id
         and (part.format, part.order_version) == (PART_FORMAT, ORDER_VERSION)
     )
+
+
+def _within(part: Part, keys: KeyRange) -> bool:
+    """Whether all keys of the part lie in the range."""
+    begins = keys.lower is None or keys.lower <= part.key_lower
+    return begins and (keys.upper is None or (part.key_upper is not None and part.key_upper < keys.upper))
 
 
 class Merging:

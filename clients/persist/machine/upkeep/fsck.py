@@ -7,6 +7,7 @@ misses because it was collected meanwhile is not reported. Source: reliability.m
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from persist.core.data.schema import Schema
@@ -318,6 +319,8 @@ class Fsck:
         if walk.taken:
             splices = () if change.spine is None else change.spine.splices
             batches: Iterable[HollowBatch] = (batch for splice in splices for batch in splice.come)
+            for part in chain.from_iterable(splice.parts for splice in splices):
+                _take_part(walk.named, part)
         else:
             batches = state.trace.batches
         walk.taken = True

@@ -104,7 +104,8 @@ class Maintenance:
         if state.active_gc is not None and state.active_gc.owner == owner:
             self._begin(self._collections, self._collect)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
-        if mine or compaction_due(state.trace, self._runtime.now_ms(), self._settings.compaction_takeover_ms):
+        now_ms, takeover_ms = self._runtime.now_ms(), self._settings.compaction_takeover_ms
+        if mine or compaction_due(state.trace, now_ms, takeover_ms, self._applier.bounds(state)):
             self._hints.pass_on(state.shard)
 
     def _reclaim_soon(self, state: State) -> None:

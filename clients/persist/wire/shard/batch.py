@@ -60,7 +60,7 @@ def batch_from_proto(message: pb.HollowBatch) -> HollowBatch:
     if not message.HasField("desc"):
         raise InvalidArgument("a batch must have a description")
     desc = description_from_proto(message.desc)
-    runs = tuple([Run(parts=tuple([_part_of(part) for part in run.parts])) for run in message.runs])
+    runs = tuple([Run(parts=tuple([part_from_proto(part) for part in run.parts])) for run in message.runs])
     return HollowBatch(desc=desc, runs=runs, truncated=message.truncated)
 
 
@@ -113,11 +113,12 @@ def _batch(batch: HollowBatch) -> pb.HollowBatch:
     for run in batch.runs:
         parts = message.runs.add().parts
         for part in run.parts:
-            _add_part(parts, part)
+            add_part(parts, part)
     return message
 
 
-def _add_part(parts: AnyMessage, part: Part) -> None:
+def add_part(parts: AnyMessage, part: Part) -> None:
+    """Add the message of a part to some, where it belongs."""
     message = parts.add(
         key=part.key or "",
         inline=part.inline,
@@ -157,7 +158,8 @@ def _add_part(parts: AnyMessage, part: Part) -> None:
         )
 
 
-def _part_of(message: pb.Part) -> Part:
+def part_from_proto(message: pb.Part) -> Part:
+    """The part of a message. Raises InvalidArgument."""
     if bool(message.key) == message.HasField("inline"):
         raise InvalidArgument("a part has a key or inline bytes, and not both")
     return Part(

@@ -8,7 +8,18 @@ from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId
-from persist.core.shard.diff import FieldChange, Gone, SchemasChange, SpineChange, SpineEntry, Splice, StateDiff, gone
+from persist.core.shard.diff import (
+    BatchChange,
+    FieldChange,
+    Gone,
+    RunChange,
+    SchemasChange,
+    SpineChange,
+    SpineEntry,
+    Splice,
+    StateDiff,
+    gone,
+)
 from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Trace
@@ -18,9 +29,11 @@ from persist.v1 import state_pb2 as pb
 from persist.wire.formats import check_fields
 from persist.wire.frame import format_of, framed, unframed
 from persist.wire.shard.batch import (
+    add_part,
     antichain_to_proto,
     batch_from_proto,
     batch_to_proto,
+    part_from_proto,
     required_antichain,
     schema_entry_from_proto,
     schema_entry_to_proto,
@@ -377,19 +390,57 @@ def _spine_of(message: pb.StateDiff) -> SpineChange | None:
 
 def _splice(splice: Splice) -> pb.StateSplice:
     message = pb.StateSplice(kept=splice.kept)
-    message.removed.extend([pb.StateGoneBatch(fingerprint=each.fingerprint, keys=each.keys) for each in splice.gone])
+    message.removed.extend(map(_gone, splice.gone))
     message.come.extend([batch_to_proto(batch) for batch in splice.come])
+    if splice.changed is not None:
+        _set_changed(message.changed, splice.changed)
     return message
 
 
 def _splice_of(message: pb.StateSplice) -> Splice:
     # Format 1 has whole batches in their place.
     whole = [gone(batch_from_proto(batch)) for batch in message.gone]
-    named = [Gone(fingerprint=each.fingerprint, keys=tuple(each.keys)) for each in message.removed]
     return Splice(
         kept=message.kept,
-        gone=(*whole, *named),
+        gone=(*whole, *map(_gone_of, message.removed)),
         come=tuple([batch_from_proto(batch) for batch in message.come]),
+        changed=_changed_of(message.changed) if message.HasField("changed") else None,
+    )
+
+
+def _gone(each: Gone) -> pb.StateGoneBatch:
+    return pb.StateGoneBatch(fingerprint=each.fingerprint, keys=each.keys)
+
+
+def _gone_of(message: pb.StateGoneBatch) -> Gone:
+    return Gone(fingerprint=message.fingerprint, keys=tuple(message.keys))
+
+
+def _set_changed(message: pb.StateChangedBatch, change: BatchChange) -> None:
+    message.count = change.count
+    message.since.CopyFrom(antichain_to_proto(change.since))
+    for each in change.runs:
+        run = message.runs.add(run=each.run, at=each.at, count=each.count, removed=_gone(each.gone))
+        for part in each.come:
+            add_part(run.come, part)
+
+
+def _changed_of(message: pb.StateChangedBatch) -> BatchChange:
+    return BatchChange(
+        count=message.count,
+        since=required_antichain(message, "since"),
+        runs=tuple(
+            [
+                RunChange(
+                    run=each.run,
+                    at=each.at,
+                    count=each.count,
+                    gone=_gone_of(each.removed),
+                    come=tuple(map(part_from_proto, each.come)),
+                )
+                for each in message.runs
+            ]
+        ),
     )
 
 

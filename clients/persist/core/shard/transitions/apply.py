@@ -102,6 +102,7 @@ def finish(prev: State, state: State, context: Context) -> State:
             now_ms=now_ms,
             compactor=context.compactor,
             takeover_ms=context.compaction_takeover_ms,
+            bounds=context.bounds(state),
         )
     return forgetful(state, context).evolved(
         seqno=prev.seqno + 1,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from persist.core.shard.commands import AnyCommand
+from persist.core.shard.compaction import PARTS_PER_CLAIM_MAX, PARTS_PER_STEP, bounds_of
+from persist.core.shard.ranges import Bounds
 from persist.core.shard.state import FIRST_FORMAT, State
 from persist.errors import InvalidArgument
 from persist.typed import AnyOutcome
@@ -26,6 +28,8 @@ class Context:
     owner: str = ""
     compactor: str = ""
     compaction_takeover_ms: int = 120_000
+    compaction_parts_max: int = PARTS_PER_CLAIM_MAX
+    compaction_step_parts_max: int = PARTS_PER_STEP
     inline_total_bytes_max: int = 1 << 20
     parts_per_append_max: int = 10_000
     parts_per_merge_max: int = 100_000
@@ -39,6 +43,16 @@ class Context:
     tokens_max: int = 1_024
     writers_max: int = 10_000
     transactions_max: int = 10_000
+
+    def bounds(self, state: State, *, steps: bool = True) -> Bounds:
+        """What a compaction takes on at a state. ``steps`` False: for one that knows none."""
+        return bounds_of(
+            # What stands there shows what may be written, too.
+            max(self.format, state.format),
+            claim_parts=self.compaction_parts_max,
+            step_parts=self.compaction_step_parts_max,
+            steps=steps,
+        )
 
 
 @singledispatch

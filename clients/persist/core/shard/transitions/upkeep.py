@@ -9,9 +9,11 @@ from typing import Final
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard import commands as c
 from persist.core.shard import compaction as k
+from persist.core.shard import ranges as r
 from persist.core.shard.batch import fingerprint
 from persist.core.shard.closed import not_closed
 from persist.core.shard.environments import check_no_other
+from persist.core.shard.ranges import Bounds
 from persist.core.shard.retention import closed, is_fenced, is_forgotten, shrunk
 from persist.core.shard.state import State
 from persist.core.shard.trace import SpineBatch
@@ -73,40 +75,53 @@ def claim_compaction(
     if not 0 <= command.takeover_ms <= _TAKEOVER_MS_MAX:
         raise InvalidArgument("a takeover time is at most a day", takeover_ms=command.takeover_ms)
     check_alive(state, command.owner)
-    trace, now_ms = state.trace, context.now_ms
+    trace, now_ms, bounds = state.trace, context.now_ms, context.bounds(state, steps=command.steps)
     mine = k.claimed_by(trace, command.owner)
-    if mine is not None and not k.mergeable(mine.batches):
-        # Claimed by an earlier release, which could not have committed what it makes of it.
-        released = k.released(trace, command.owner)
-        return state.evolved(trace=released), c.NothingToCompact(claimed=0)
-    if mine is not None and mine.claim is not None:
-        if mine.claim.holds(now_ms, command.takeover_ms // 4):
-            return state, _claimed(state, mine)
-        renewed = dataclasses.replace(mine.claim, start_ms=now_ms)
-        return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine)
+    if mine is not None:
+        return _kept(command, state, mine, bounds, now_ms)
     if state.since.is_empty:
         # It has no readers any more: finalization takes everything away, without reading it first.
         return state, c.NothingToCompact(claimed=0)
     if command.whole:
-        gathered = k.gathered(trace, now_ms, command.takeover_ms)
+        gathered = k.gathered(trace, now_ms, command.takeover_ms, bounds)
         trace, chosen = gathered if gathered is not None else (trace, None)
     else:
-        chosen = k.most_worth(trace, now_ms, command.takeover_ms)
-    if chosen is None:
+        chosen = k.most_worth(trace, now_ms, command.takeover_ms, bounds)
+    ready = None if chosen is None else k.prepared(trace, chosen, bounds, whole=command.whole)
+    if ready is None:
         return state, c.NothingToCompact(claimed=sum(each.claim is not None for each in trace.spine))
+    trace, chosen, work = ready
     claim = k.owner_of(command.owner, now_ms=now_ms, seqno=state.seqno + 1)
-    return state.evolved(trace=k.claimed(trace, chosen, claim)), _claimed(state, chosen)
+    return state.evolved(trace=k.claimed(trace, chosen, claim)), _claimed(state, chosen, work)
 
 
-def _claimed(state: State, each: SpineBatch) -> c.CompactionClaimed:
+def _kept(
+    command: c.ClaimCompaction, state: State, mine: SpineBatch, bounds: Bounds, now_ms: int
+) -> tuple[State, c.CompactionClaimed | c.NothingToCompact]:
+    """The claim that its owner has, renewed when it is a while old."""
+    claim = mine.claim
+    assert claim is not None, "it is claimed"
+    ready = k.prepared(state.trace, mine, bounds, whole=command.whole)
+    if ready is None:
+        # Claimed by another release, or under other bounds: what is made of it could not be committed.
+        return state.evolved(trace=k.released(state.trace, command.owner)), c.NothingToCompact(claimed=0)
+    trace, mine, work = ready
+    if trace is state.trace and claim.holds(now_ms, command.takeover_ms // 4):
+        return state, _claimed(state, mine, work)
+    renewed = dataclasses.replace(claim, start_ms=now_ms)
+    return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine, work)
+
+
+def _claimed(state: State, each: SpineBatch, work: k.Work) -> c.CompactionClaimed:
     return c.CompactionClaimed(
         lo=each.lo,
         hi=each.hi,
         # The rest is another compaction.
-        batches=k.mergeable(each.batches),
+        batches=work.batches,
         since=state.since,
         schemas=state.schemas,
         incarnation=state.incarnation,
+        step=work.step,
     )
 
 
@@ -122,6 +137,8 @@ def release_compaction(command: c.ReleaseCompaction, state: State, context: Cont
 @transition.register
 def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[State, c.MergeApplied | c.MergeRefused]:
     """Replace runs by their merge, if all of them are still there."""
+    if command.step is not None:
+        return _apply_step(command, command.step, state, context)
     if not command.inputs or any(len(each) != 16 for each in command.inputs):
         raise InvalidArgument("a merge names its inputs by fingerprints of 16 bytes", inputs=len(command.inputs))
     output = command.output
@@ -133,21 +150,59 @@ def apply_merge(command: c.ApplyMerge, state: State, context: Context) -> tuple[
             return state, c.MergeApplied(already=True)
         return state, c.MergeRefused(reason="its inputs are not there any more")
     each, at = place
-    mine = each.claim is not None and each.claim.owner == command.owner
-    if not mine and is_forgotten(state, command.owner):
-        raise _silent(state, command.owner)
+    _check_publishes(state, command.owner, each)
     inputs = each.batches[at : at + len(command.inputs)]
     reused = frozenset(part.key for batch in inputs for part in batch.parts if part.key is not None)
     check_parts(state, command.owner, output, parts_max=context.parts_per_merge_max, reused=reused)
     reason = k.refusal(inputs, output, state.since)
     if reason is not None:
-        raise InvalidArgument(f"this is no merge of its inputs: {reason}", hint="stop and report it")
+        raise _no_merge(reason)
     if (fingerprint(output),) == command.inputs:
         # Nothing changed: the claim goes, the batch stays.
         trace = k.released(state.trace, command.owner)
         return (state if trace is None else state.evolved(trace=trace)), c.MergeApplied(already=True)
     merged = k.merged(state.trace, each, at, len(inputs), output)
     return state.evolved(trace=merged), c.MergeApplied()
+
+
+def _apply_step(
+    command: c.ApplyMerge, step: r.RangeStep, state: State, context: Context
+) -> tuple[State, c.MergeApplied | c.MergeRefused]:
+    """Replace the pieces of a step in their batch, if all of them are still there."""
+    output = command.output
+    if command.inputs or not step.pieces:
+        raise InvalidArgument("a step names its pieces, and no batches", inputs=len(command.inputs))
+    place = k.placed(state.trace, output.desc.lower, output.desc.upper)
+    check_incarnation(state, command.incarnation)
+    if place is None or not context.bounds(state).steps:
+        return state, c.MergeRefused(reason="its batch is not there any more")
+    each, at = place
+    batch = each.batches[at]
+    if not r.stands(batch, step):
+        if r.is_done(batch, step, output):
+            return state, c.MergeApplied(already=True)
+        return state, c.MergeRefused(reason="its pieces are not there any more")
+    _check_publishes(state, command.owner, each)
+    reason = r.misfit(batch, step) or r.unlike(batch, step, output, state.since)
+    if reason is not None:
+        raise _no_merge(reason)
+    pieces = r.taken(batch, step)
+    reused = frozenset(part.key for part in pieces.parts if part.key is not None)
+    come = dataclasses.replace(output, runs=tuple(run for run in output.runs if run.parts))
+    check_parts(state, command.owner, come, parts_max=context.parts_per_merge_max, reused=reused)
+    trace = k.merged(state.trace, each, at, 1, r.stepped(batch, step, output))
+    return state.evolved(trace=trace), c.MergeApplied()
+
+
+def _check_publishes(state: State, owner: WriterId, each: SpineBatch) -> None:
+    """Raise LeaseExpired for a writer that may have been swept away and has no claim on the spine batch."""
+    mine = each.claim is not None and each.claim.owner == owner
+    if not mine and is_forgotten(state, owner):
+        raise _silent(state, owner)
+
+
+def _no_merge(reason: str) -> InvalidArgument:
+    return InvalidArgument(f"this is no merge of its inputs: {reason}", hint="stop and report it")
 
 
 # ---- fences and the end ------------------------------------------------------------------------------------------
