@@ -46,8 +46,8 @@ class Settings:
     compaction_parts_max: int = 3_000
     """Parts that are merged by one compaction, 110 GB of parts of the largest size. What is killed begins anew."""
     compaction_step_parts_max: int = 64
-    """Parts that a step takes on, of which larger ones consist: at least two for each run. What is killed begins its step
-    anew, and others of its shard wait for it."""
+    """Parts that a step takes on, of which larger compactions consist: at least two for each run. One that is killed
+    begins its step anew, and others of its shard wait for it."""
     compaction_takeover_ms: int = 120_000
     """A claim on a compaction this old counts as abandoned."""
     compaction_round_ms: int = 60_000

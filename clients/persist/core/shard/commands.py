@@ -12,6 +12,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.ranges import RangeStep
+from persist.core.shard.repairs import LostParts, NotTakenOut, PartsTakenOut
 from persist.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
@@ -445,8 +446,9 @@ class RemoveRollups(Command[RollupsRemoved]):
 class CompactionClaimed:
     """``batches`` are to become one, their times advanced to ``since``. The claim is on spine ids ``[lo, hi)``.
 
-    ``step``: only this is to be done of a batch that is merged by ranges. Then ``batches`` is that one, with nothing but
-    the pieces of the step: a run each, without those that are empty.
+    ``step``: only this is to be done of a batch that is merged by ranges. Then ``batches`` is that one, with nothing
+    but the pieces of the step: a run each, without those that are empty.
+
     ``schemas`` are all of the shard's, oldest first: the result is written with the newest that its inputs have.
     ``incarnation``: the location's, which the result is offered with.
     """
@@ -564,27 +566,7 @@ class Finalize(Command[Finalized]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostParts:
-    """Parts of one batch: its fingerprint, and (run, place in the run) of each, from 0."""
-
-    batch: bytes
-    places: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsTakenOut:
-    """The state no longer names the parts. Their rows are lost."""
-
-    parts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotTakenOut:
-    """Nothing changed: a batch is not there any more. Compaction or another repair was faster; look again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOutParts(Command["PartsTakenOut | NotTakenOut"]):
+class TakeOutParts(Command[PartsTakenOut | NotTakenOut]):
     """Take parts out of their batches, all or none: their rows are lost. Raises InvalidArgument for unknown places."""
 
     lost: tuple[LostParts, ...]

@@ -156,9 +156,9 @@ def _start(batches: tuple[HollowBatch, ...], bounds: Bounds) -> int | None:
         # A truncated one must be whole before it is joined to others.
         if (len(batches) == 1 or len(batch.runs) > 1 or batch.truncated) and _fits(bounds, batch):
             return at
-        if at + 1 < len(batches) and _fits(bounds, batch, batches[at + 1]):
-            if not _is_stepped(batches[at + 1], bounds):
-                return at
+        after = batches[at + 1] if at + 1 < len(batches) else None
+        if after is not None and _fits(bounds, batch, after) and not _is_stepped(after, bounds):
+            return at
     return None
 
 

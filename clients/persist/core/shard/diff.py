@@ -513,11 +513,8 @@ def _batch_changed(batches: tuple[HollowBatch, ...], change: BatchChange) -> Hol
     runs = [run.parts for batch in batches for run in batch.runs]
     check(not any(batch.truncated for batch in batches), "a diff fits its state", field="truncated")
     numbers = [each.run for each in change.runs]
-    check(
-        numbers == sorted({*numbers}) and (not numbers or numbers[-1] < len(runs)),
-        "a diff fits its state",
-        field="runs",
-    )
+    known = numbers == sorted({*numbers}) and max(numbers, default=-1) < len(runs)
+    check(known, "a diff fits its state", field="runs")
     for each in change.runs:
         parts = runs[each.run]
         left_out = parts[each.at : each.at + each.count]
