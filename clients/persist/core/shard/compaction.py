@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from persist.core.frontier import Antichain
+from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.ranges import Bounds, RangeStep, joinable, joined_batch, step_of, taken
@@ -74,7 +74,14 @@ def worth_compacting(each: SpineBatch, since: Antichain, bounds: Bounds) -> bool
 
 
 def _is_large(each: SpineBatch, bounds: Bounds) -> bool:
-    return bounds.steps and each.parts > bounds.step_parts
+    """Whether it may have steps. Looks at its batches only where these are few."""
+    begun = len(each.batches) < INPUTS_MIN and any(map(_is_begun, each.batches))
+    return bounds.steps and (begun or each.parts > bounds.step_parts)
+
+
+def _is_begun(batch: HollowBatch) -> bool:
+    """Whether it was joined, and steps have advanced its times: what is appended is advanced to nothing."""
+    return len(batch.runs) > 1 and batch.desc.since != MINIMUM
 
 
 def _has_step(batches: tuple[HollowBatch, ...], bounds: Bounds) -> bool:
@@ -82,9 +89,9 @@ def _has_step(batches: tuple[HollowBatch, ...], bounds: Bounds) -> bool:
 
 
 def _step_of(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
-    """The next step of a batch that has runs to merge, and too many parts to merge it whole."""
-    large = bounds.steps and len(batch.runs) > 1 and batch.part_count > bounds.step_parts
-    return step_of(batch, bounds) if large else None
+    """The next step of a batch that has runs to merge, and too many parts to merge it whole, now or when it began."""
+    large = len(batch.runs) > 1 and (batch.part_count > bounds.step_parts or _is_begun(batch))
+    return step_of(batch, bounds) if large and bounds.steps else None
 
 
 def _is_stepped(batch: HollowBatch, bounds: Bounds) -> bool:

@@ -70,7 +70,7 @@ class Budget:
         memory = memory_bound(settings)
         return cls(
             memory_bytes=memory,
-            part_bytes=max(1 << 16, min(settings.part_bytes_max, (memory - MEMORY_BYTES_MIN // 2) // 16)),
+            part_bytes=min(settings.part_bytes_max, max(1 << 16, (memory - MEMORY_BYTES_MIN // 2) // 16)),
             fetch_bytes_max=settings.fetch_bytes_max,
         )
 

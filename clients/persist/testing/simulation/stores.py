@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from persist.core.ids import LOCATION_KEY, ShardId
-from persist.core.shard.diff import apply_diff
+from persist.core.shard.diff import Splice, apply_diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import State
 from persist.errors import CorruptData, Determinate, Indeterminate, PersistError
@@ -136,6 +136,9 @@ class Witness:
         self.commits = 0
         self.deleted: Counter[str] = Counter()
         self.merges = 0
+        self.joins = 0
+        self.steps = 0
+        self.cuts = 0
         self._values = values
         self._log = log
         self._named_until: dict[str, dict[str, int]] = {}
@@ -196,9 +199,17 @@ class Witness:
             check_state(state, after=known)
             _check_readers(known, state)
             self._check_rollups(known, state)
-            self.merges += bool(change.spine and any(splice.gone and splice.come for splice in change.spine.splices))
+            self._count(change.spine.splices if change.spine else ())
         self._follow(shard, known, state)
         self.states[shard] = state
+
+    def _count(self, splices: Sequence[Splice]) -> None:
+        """Merges of whole batches, and what becomes of those that are too large: joins, steps, and cut parts."""
+        self.merges += any(each.gone and each.come for each in splices)
+        for change in (each.changed for each in splices if each.changed is not None):
+            self.joins += change.count > 1
+            self.steps += change.count == 1 and len(change.runs) > 1
+            self.cuts += any(each.run and each.count and each.come for each in change.runs)
 
     def _check_rollups(self, before: State, state: State) -> None:
         oldest = min(self._log.entries[state.shard])

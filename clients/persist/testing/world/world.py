@@ -77,6 +77,9 @@ def _lived(loop: VirtualLoop, seed: int, plot: Scenario) -> WorldOutcome:
     fired.update(world.network.counts)
     fired["commits"] = world.witness.commits
     fired["compactions"] = world.witness.merges
+    fired["batches joined"] = world.witness.joins
+    fired["steps of large batches"] = world.witness.steps
+    fired["parts cut"] = world.witness.cuts
     for kind, count in world.witness.deleted.items():
         fired[f"{kind} deleted"] = count
     return WorldOutcome(
