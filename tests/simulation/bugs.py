@@ -19,6 +19,7 @@ from persist.core.shard import commands as c
 from persist.core.shard import diff, retention
 from persist.core.shard.state import LeasedReader, State
 from persist.core.shard.transitions import apply as transitions
+from persist.core.shard.transitions import upkeep
 from persist.core.shard.transitions.dispatch import transition
 from persist.core.shard.transitions.upkeep import check_alive
 from persist.errors import LocationError, PersistError
@@ -36,10 +37,11 @@ from persist.testing.world import cluster as stage
 Plant = Callable[[], contextlib.AbstractContextManager[None]]
 
 BUGS: dict[str, Plant] = {}
-MODELLED = {"merge_applied_by_bounds"}
+MODELLED: set[str] = set()
 """Those that the model finds sooner than a world does."""
 SOONEST = {
     "output_deleted_when_a_merge_gets_no_answer": 15,
+    "merge_applied_by_bounds": 4,
     "sweep_by_age_only": 6,
     "listen_keeps_the_progress_of_empty_batches": 1,
 }
@@ -221,10 +223,66 @@ def merge_applied_by_bounds() -> Any:
     @contextlib.contextmanager
     def planted() -> Iterator[None]:
         # A late merge whose parts were collected would be noticed by that alone.
-        with transition_of(c.ApplyMerge, apply), swapped(intake.Intake, _written=written):
+        with transition_of(c.ApplyMerge, apply), swapped(intake.Intake, _is_written=written):
             yield
 
     return planted()
+
+
+@bug
+def step_applied_by_places() -> Any:
+    """What lies there now may be what was merged since."""
+    right = upkeep.r
+
+    def stands(batch: Any, step: Any) -> bool:
+        places = [(each.run, each.at + each.count) for each in step.pieces]
+        return all(run < len(batch.runs) and end <= len(batch.runs[run].parts) for run, end in places)
+
+    async def written(self: Any, merge: c.ApplyMerge, deadline: Any) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        # Other checks at the door, each of which would notice most of it.
+        open_door = swapped(right, stands=stands, misfit=lambda *what: None, unlike=lambda *what: None)
+        with open_door, swapped(intake.Intake, _is_written=written):
+            yield
+
+    return planted()
+
+
+@bug
+def rest_of_a_cut_part_lost() -> Any:
+    """And the door does not add up."""
+
+    async def rest(self: Any, *what: Any) -> tuple[()]:
+        return ()
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        with swapped(compactor.Compactor, _rest=rest), swapped(upkeep.r, unlike=lambda *what: None):
+            yield
+
+    return planted()
+
+
+@bug
+def rest_of_a_cut_part_lost_and_the_door_adds_up() -> Any:
+    async def rest(self: Any, *what: Any) -> tuple[()]:
+        return ()
+
+    return swapped(compactor.Compactor, _rest=rest)
+
+
+@bug
+def parts_of_a_changed_run_lost_when_a_diff_is_applied() -> Any:
+    right = diff._batch_changed
+
+    def changed(batches: Any, change: Any) -> Any:
+        runs = [dataclasses.replace(each, come=each.come[:1]) for each in change.runs]
+        return right(batches, dataclasses.replace(change, runs=tuple(runs)))
+
+    return swapped(diff, _batch_changed=changed)
 
 
 @bug

@@ -23,9 +23,7 @@ from persist.testing.world.cluster import SETTINGS
 from persist.testing.world.sample import SCHEMA, contents, table
 from persist.wire.shard.state import encode_rollup
 
-SMALL = dataclasses.replace(
-    SETTINGS, rollup_every=8, inline_part_bytes_max=150, sort_rows=8, row_group_rows=32, part_bytes_max=4096
-)
+SMALL = dataclasses.replace(SETTINGS, rollup_every=8, inline_part_bytes_max=150, sort_rows=8)
 PROCESSES = 3
 
 processes = st.integers(0, PROCESSES - 1)

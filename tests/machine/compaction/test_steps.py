@@ -1,0 +1,198 @@
+"""Batches too large for one claim become one run, step by step, by processes that are killed on their way."""
+
+import dataclasses
+import itertools
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.support import SCHEMA, Ledger, client_of, collect, file_place, memory_place, rows_of, some_rows, table
+from machine.compaction.stepping import SETTINGS
+from machine.places import at
+from machine.support import new_shard
+
+from persist import ShardId
+from persist.core.shard.batch import described_bytes
+from persist.core.shard.commands import TakeOutParts
+from persist.core.shard.repairs import LostParts
+from persist.errors import CorruptData
+from persist.machine.compaction.compactor import Compacted, Compactor, SetAside
+from persist.retry.deadline import Deadline
+from persist.runtime import system
+
+BATCHES, ROWS, KEYS = 4, 300, 150
+STAGES = ("claimed", "made", "applied")
+LASTING = dataclasses.replace(SETTINGS, compaction_takeover_ms=60_000)
+
+
+class Killed:
+    """A process that compacts, and is killed the ``nth`` time that it says ``word``."""
+
+    def __init__(self, place: Any, shard: ShardId) -> None:
+        run = [sys.executable, "-m", "machine.compaction.stepping", place.blob, place.consensus, str(shard)]
+        tests = str(Path(__file__).parents[2])
+        self._process = subprocess.Popen(
+            run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tests,
+        )  # fmt: skip
+        self.said: list[str] = []
+
+    def until(self, word: str, nth: int) -> None:
+        """Returns once it is dead, or has ended by itself."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        for line in stdout:
+            self.said.append(line.strip())
+            if self.said.count(word) == nth:
+                self._process.kill()
+                break
+            stdin.write("go on\n")
+            stdin.flush()
+        self.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=60)
+
+
+async def grown(client: Any, shard: ShardId, ledger: Ledger, batches: int = BATCHES) -> Any:
+    """Batches of many parts each, a fourth of which takes rows back; and a reader that holds the last time."""
+    entropy = random.Random(7)
+    writer = await client.open_writer(shard, schema=SCHEMA)
+    reader = await client.open_reader(shard)
+    for time in range(batches):
+        rows = some_rows(entropy, ROWS, time, time + 1, keys=KEYS)
+        if time:
+            rows += [(key, name, time, -diff) for key, name, _, diff in ledger.updates[: ROWS // 4]]
+        await writer.append(table(rows), time + 1)
+        ledger.updates += rows
+    await reader.downgrade_since(batches - 1)
+    return reader
+
+
+async def runs(client: Any, shard: ShardId) -> list[list[dict[str, Any]]]:
+    spine = (await client.inspect(shard))["spine"]
+    return [run for each in spine for batch in each["batches"] for run in batch["runs"]]
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Killed]]:
+    started: list[Killed] = []
+    yield started
+    for each in started:
+        each.close()
+
+
+async def test_three_killed_processes_lose_a_step_each_at_most(tmp_path: Path, processes: list[Killed]):
+    place, shard, ledger = file_place(tmp_path), new_shard(), Ledger()
+    async with client_of(place, settings=SETTINGS) as client:
+        reader = await grown(client, shard, ledger)
+        before = await runs(client, shard)
+        assert len(before) == BATCHES
+        merged = [0]
+        for word, nth in (("claimed", 3), ("made", 3), ("applied", 2)):
+            processes.append(Killed(place, shard))
+            processes[-1].until(word, nth)
+            state = await runs(client, shard)
+            applied = processes[-1].said.count("applied")
+            assert applied == nth - (word != "applied")
+            # What was applied stays: the first run has more parts that no other run reaches into.
+            others = min(run[0]["key_lower"] for run in state[1:])
+            merged.append(sum(part["key_upper"] is not None and part["key_upper"] < others for part in state[0]))
+            assert merged[-1] > merged[-2]
+            assert rows_of(await (await reader.snapshot(BATCHES - 1)).to_arrow()) == ledger.at(BATCHES - 1)
+        processes.append(Killed(place, shard))
+        processes[-1].until("never", 1)
+        assert processes[-1].said[-1] == "done"
+        assert len(await runs(client, shard)) == 1
+        assert rows_of(await (await reader.snapshot(BATCHES - 1)).to_arrow()) == ledger.at(BATCHES - 1)
+        claimed, made, applied = (sum(each.said.count(word) for each in processes) for word in STAGES)
+        # One was killed before its merge, one before its commit: of each a step was lost, and no more.
+        assert (claimed, made) == (applied + 2, applied + 1)
+        assert applied > 5
+    async with at((place.blob, place.consensus), SETTINGS) as (_, tools):
+        assert await tools.fsck.check(shard, deep=True) == []
+
+
+async def test_a_listener_at_the_edge_and_a_listener_in_the_middle_see_every_change_once():
+    shard, ledger = new_shard(), Ledger()
+    async with client_of(memory_place(), settings=LASTING) as client:
+        await client.open_writer(shard, schema=SCHEMA)
+        early = await client.open_reader(shard)
+        reader = await grown(client, shard, ledger)
+        await early.downgrade_since(1)
+        compactor = Compactor(client._location.shards, client._location)
+        listen = await early.listen(1)
+        for step in itertools.count():
+            done = await compactor.compact(shard, compactor.new_owner(), whole=True)
+            if done is None:
+                break
+            if step in (0, 2):
+                found, _ = await collect(await early.listen(1), BATCHES - 1)
+                assert sum_of(found) == ledger.between(2, None)
+        found, _ = await collect(listen, BATCHES - 1)
+        assert sum_of(found) == ledger.between(2, None)
+        assert len(await runs(client, shard)) == 1
+        for as_of in range(1, BATCHES):
+            assert rows_of(await (await early.snapshot(as_of)).to_arrow()) == ledger.at(as_of)
+        await reader.expire()
+        await compactor.close()
+
+
+def sum_of(found: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
+    return {tuple(data): diff for *data, diff in found}
+
+
+async def test_a_step_whose_result_is_too_large_is_begun_again_as_half_of_it():
+    shard, ledger = new_shard(), Ledger()
+    async with client_of(memory_place(), settings=LASTING) as client:
+        reader = await grown(client, shard, ledger, batches=2)
+        claims = Compactor(client._location.shards, client._location)
+        owner = claims.new_owner()
+        claim = await claims.claim(shard, owner, whole=True)
+        assert claim is not None
+        assert claim.step is not None
+        few = 3 * max(described_bytes(part) for part in claim.batches[0].parts)
+        compactor = Compactor(client._location.shards, client._location, described_max=few)
+        done = await compactor.compact(shard, owner, whole=True)
+        assert done is not None
+        assert done.applied
+        assert done.steps_left
+        assert done.rows_before < claim.batches[0].rows
+        while done is not None:
+            done = await claims.compact(shard, claims.new_owner(), whole=True)
+        assert len(await runs(client, shard)) == 1
+        assert rows_of(await (await reader.snapshot(1)).to_arrow()) == ledger.at(1)
+
+
+async def test_a_damaged_part_stops_its_batch_and_repair_lets_it_go_on():
+    shard, ledger = new_shard(), Ledger()
+    place = memory_place()
+    async with client_of(place, settings=LASTING) as client:
+        await grown(client, shard, ledger, batches=2)
+        location = client._location
+        compactor = Compactor(location.shards, location)
+        first = await compactor.compact(shard, compactor.new_owner(), whole=True)
+        assert first is not None
+        assert first.steps_left
+        [one, other] = await runs(client, shard)
+        lost = other[0]["key"]
+        await location.blob.delete(lost, timeout=5)
+        owner = compactor.new_owner()
+        with pytest.raises(CorruptData):
+            await compactor.compact_due(shard, owner)
+        assert isinstance(await compactor.compact_due(shard, owner), SetAside)
+        async with at((place.blob, place.consensus), LASTING) as (_, tools):
+            state = (await tools.survey.names(shard, Deadline(system(), 30))).state  # type: ignore[union-attr]  # there
+            [batch] = state.trace.batches
+            gone = LostParts(batch=batch.fingerprint, places=((1, 0),))
+            await tools.shards.apply(shard, TakeOutParts(lost=(gone,)), timeout=5)
+        done: Compacted | SetAside | None = first
+        while done is not None:
+            done = await compactor.compact(shard, compactor.new_owner(), whole=True)
+        assert len(await runs(client, shard)) == 1
+        assert len(one) > 1
