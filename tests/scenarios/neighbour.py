@@ -70,7 +70,9 @@ class Neighbour:
                 assert version is not None
                 state = version.state
                 told = {name: getattr(state, name) for name in ("seqno", "format", "known_format")}
-                return {**told, "invented": getattr(state, "invented", None), "write_version": versions.gate.format}
+                runs = [len(batch.runs) for batch in state.trace.batches if batch.runs]
+                told = {**told, "invented": getattr(state, "invented", None), "runs": runs}
+                return {**told, "write_version": versions.gate.format}
             finally:
                 await consensus.close()
                 await blob.close()

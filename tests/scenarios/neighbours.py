@@ -14,7 +14,7 @@ PROTO = (
     ("  uint32 known_format = 24;\n", "  // invented counts commits.\n  uint64 invented = 26;\n"),
     ("  StateNumberChange known_format = 36;\n", "  // invented of both.\n  StateNumberChange invented = 38;\n"),
 )
-NEWEST = ("persist/core/shard/state.py", "STATE_FORMAT: Final = 2\n", "STATE_FORMAT: Final = 3\n")
+NEWEST = ("persist/core/shard/state.py", "STATE_FORMAT: Final = 3\n", "STATE_FORMAT: Final = 4\n")
 FIELD = (
     (
         "persist/core/shard/state.py",
@@ -36,17 +36,23 @@ FIELD = (
 )
 REGISTERED = (
     "persist/wire/formats.py",
-    "ADDED: Final[Mapping[int, tuple[str, ...]]] = {}\n",
-    'ADDED: Final[Mapping[int, tuple[str, ...]]] = {3: ("StateRollup.invented", "StateDiff.invented")}\n',
+    '{3: ("StateSplice.changed",)}\n',
+    '{3: ("StateSplice.changed",), 4: ("StateRollup.invented", "StateDiff.invented")}\n',
 )
 GUARDED = (
     "persist/core/shard/transitions/apply.py",
     "        known_format=STATE_FORMAT,\n",
-    "        known_format=STATE_FORMAT,\n        invented=state.invented + (context.format >= 3),\n",
+    "        known_format=STATE_FORMAT,\n        invented=state.invented + (context.format >= 4),\n",
 )
-UNGUARDED = (*GUARDED[:2], GUARDED[2].replace(" + (context.format >= 3)", " + 1"))
+UNGUARDED = (*GUARDED[:2], GUARDED[2].replace(" + (context.format >= 4)", " + 1"))
 
 NEXT = (NEWEST, *FIELD, REGISTERED, GUARDED)
+
+LAST = (
+    ("persist/core/shard/state.py", "STATE_FORMAT: Final = 3\n", "STATE_FORMAT: Final = 2\n"),
+    ("persist/wire/formats.py", '{3: ("StateSplice.changed",)}\n', "{}\n"),
+)
+"""The release before this one, as far as what it writes and reads goes: it knows format 2, and no steps."""
 
 
 def build(to: Path, changes: tuple[tuple[str, str, str], ...]) -> Path:

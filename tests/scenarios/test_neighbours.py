@@ -12,7 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scenarios.neighbours import FIELD, GUARDED, NEWEST, NEXT, REGISTERED, ROOT, UNGUARDED, Program, build, command
+from scenarios.neighbours import (
+    FIELD,
+    GUARDED,
+    LAST,
+    NEWEST,
+    NEXT,
+    REGISTERED,
+    ROOT,
+    UNGUARDED,
+    Program,
+    build,
+    command,
+)
 
 from persist.core.ids import IDENTITY
 
@@ -20,6 +32,11 @@ from persist.core.ids import IDENTITY
 @pytest.fixture(scope="module")
 def following(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("next"), NEXT)
+
+
+@pytest.fixture(scope="module")
+def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("last"), LAST)
 
 
 @pytest.fixture
@@ -56,7 +73,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
         append(now, 3)
     for program in (now, soon):
         assert program.ask("rows") == written
-        assert program.ask("state")["format"] == 2
+        assert program.ask("state")["format"] == 3
     assert soon.ask("state")["invented"] == 0
 
     # Back to the older release, whatever the next one was doing.
@@ -68,11 +85,11 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     told = command(following, "admin", "upgrade", "--all", "--location", place, "--json")
     assert told.returncode == 0, told.stderr
     location = json.loads(told.stdout)["location"]
-    assert (location["write_version"], location["to"], location["raised"]) == (2, 3, False)
-    assert [each["known_format"] for each in location["older_programs"]] == [2]
+    assert (location["write_version"], location["to"], location["raised"]) == (3, 4, False)
+    assert [each["known_format"] for each in location["older_programs"]] == [3]
     refused = command(following, "admin", "upgrade", "--all", "--location", place, "--commit")
     assert refused.returncode != 0, refused.stderr
-    assert "do not know format 3" in refused.stderr, refused.stderr
+    assert "do not know format 4" in refused.stderr, refused.stderr
     append(now)
     lasting = start(following, place)
     append(lasting)
@@ -90,7 +107,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     soon = start(following, place)
     before = soon.ask("state")
     assert before["invented"] > 0
-    assert (before["format"], before["write_version"]) == (3, 3)
+    assert (before["format"], before["write_version"]) == (4, 4)
     append(soon, 20)
     state = soon.ask("state")
     assert commits(before, state) == state["seqno"] - before["seqno"] > 0
@@ -100,7 +117,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
         for what in ({"what": "append", "n": -1}, {"what": "rows"}):
             answer = program.ask(**what)
             assert answer["error"] == "VERSION_MISMATCH", answer
-            assert (answer["details"]["found"], answer["details"]["known"]) == ("3", "2")
+            assert (answer["details"]["found"], answer["details"]["known"]) == ("4", "3")
             assert "or a newer one" in answer["hint"]
     # Programs that committed since counted it: no other did.
     state = soon.ask("state")
@@ -112,7 +129,7 @@ def test_neighbours_mix_roll_back_and_part_by_name(following: Path, tmp_path: Pa
     doctor = command(ROOT, "doctor", "--location", place, "--json")
     check = next(each for each in json.loads(doctor.stdout) if each["check"] == "write-version")
     assert check["state"] == "bad"
-    assert "3" in check["found"]
+    assert "4" in check["found"]
 
     # Killed and begun anew, rolled up and collected: the field goes on where it was.
     soon.kill()
@@ -129,11 +146,64 @@ def test_location_of_the_next_release_is_refused_by_this_one(following: Path, tm
     place = tmp_path / "data"
     soon = start(following, place)
     soon.ask("append", n=1)
-    assert soon.ask("state")["format"] == 3
+    assert soon.ask("state")["format"] == 4
     answer = start(ROOT, place).ask("append", n=2)
     assert answer["error"] == "VERSION_MISMATCH"
-    assert answer["details"]["found"] == "3"
+    assert answer["details"]["found"] == "4"
     assert soon.ask("rows") == [1]
+
+
+def test_large_batches_are_joined_once_the_release_before_is_gone(
+    last: Path, tmp_path: Path, start, monkeypatch
+) -> None:
+    """Each batch is too large for a claim with another. What the release before cannot read is not written until then.
+
+    Steps are of two parts of each run; a compaction of all that there is takes several.
+    """
+    monkeypatch.setenv("PERSIST_COMPACTION_PARTS_MAX", "1")
+    place, numbers = tmp_path / "data", itertools.count()
+    written: list[int] = []
+
+    def append(program: Program, times: int = 1) -> None:
+        for n in itertools.islice(numbers, times):
+            assert isinstance(program.ask("append", n=n), int)
+            written.append(n)
+
+    def compacted(release: Path) -> None:
+        done = command(release, "admin", "compact", "--all", "--whole", "--location", place, "--commit")
+        assert done.returncode == 0, done.stderr
+
+    before, now = start(last, place), start(ROOT, place)
+    append(before, 2)
+    append(now, 2)
+    compacted(ROOT)
+    for program in (before, now):
+        state = program.ask("state")
+        assert (state["format"], state["write_version"], state["runs"]) == (2, 2, [1] * 4)
+
+    # Rolled back: the release before goes on alone, and compacts what this one has claimed.
+    now.kill()
+    append(before)
+    compacted(last)
+    assert before.ask("rows") == written
+
+    # Upgraded: joined and merged by this release, whatever the number of batches; refused by the one before.
+    done = command(ROOT, "admin", "upgrade", "--all", "--location", place, "--commit", "--yes")
+    assert done.returncode == 0, done.stderr
+    now = start(ROOT, place)
+    append(now)
+    assert now.ask("state")["runs"] == [1] * 6
+    compacted(ROOT)
+    state = now.ask("state")
+    assert (state["format"], state["write_version"], state["runs"]) == (3, 3, [1])
+    assert now.ask("rows") == written
+    answer = before.ask("append", n=-1)
+    assert answer["error"] == "VERSION_MISMATCH", answer
+    assert (answer["details"]["found"], answer["details"]["known"]) == ("3", "2")
+    append(now)
+    assert now.ask("rows") == written
+    deep = command(ROOT, "fsck", "--deep", "--location", place, "--json")
+    assert deep.returncode == 0, deep.stdout
 
 
 @pytest.mark.parametrize(
@@ -152,9 +222,9 @@ def test_field_that_may_not_be_written_is_not_written(changes, tmp_path: Path, s
     assert made.ask("rows") == [1]
 
 
-def test_location_without_a_record_counts_as_the_first(following: Path, tmp_path: Path, start) -> None:
+def test_location_without_a_record_counts_as_the_first(following: Path, last: Path, tmp_path: Path, start) -> None:
     place = tmp_path / "data"
-    now = start(ROOT, place)
+    now = start(last, place)
     now.ask("append", n=1)
     now.close()
     with sqlite3.connect(place / "consensus.db") as consensus:
