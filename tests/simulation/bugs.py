@@ -42,6 +42,7 @@ MODELLED: set[str] = set()
 SOONEST = {
     "output_deleted_when_a_merge_gets_no_answer": 15,
     "merge_applied_by_bounds": 4,
+    "step_applied_by_places": 33,
     "sweep_by_age_only": 6,
     "listen_keeps_the_progress_of_empty_batches": 1,
 }

@@ -44,7 +44,16 @@ FAULTS = (
     "scan: did not happen, answered",
     "get: did not happen, answered",
 )
-EVENTS = ("compactions", "part deleted", "rollup deleted", "reader expired", "swept")
+EVENTS = (
+    "compactions",
+    "batches joined",
+    "steps of large batches",
+    "parts cut",
+    "part deleted",
+    "rollup deleted",
+    "reader expired",
+    "swept",
+)
 FAULTS_MIN = SEEDS / 3 if FULL else 1
 """Every kind of fault strikes 1,000 times in 3,000 worlds."""
 EVENTS_MIN = SEEDS / 10 if FULL else 1

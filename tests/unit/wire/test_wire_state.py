@@ -13,7 +13,7 @@ import pytest
 from unit.core.shard.sample import AFTER, BEFORE, FIRST, SECOND, SHARD, WRITER
 
 from persist.core.frontier import Antichain, Description
-from persist.core.ids import ShardId, part_key
+from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import Block, ColumnStats, HollowBatch, Part, Run
 from persist.core.shard.diff import apply_diff, diff
 from persist.core.shard.state import STATE_FORMAT, State
@@ -58,6 +58,53 @@ def test_golden_diff_of_a_merge_names_what_goes():
     change = decode_diff(data, SHARD, 302)
     assert apply_diff(AFTER, change) == after
     assert let_go(change) == {part.key for part in FIRST.parts if part.key}
+
+
+def joined_and_stepped() -> tuple[State, State]:
+    """A state of format 3 that joins two batches in one commit with a step of them."""
+    third = dataclasses.replace(SECOND, desc=dataclasses.replace(SECOND.desc, lower=Antichain.of(10)), truncated=False)
+    [one, two] = FIRST.runs
+    [few] = third.runs
+    new = dataclasses.replace(one.parts[1], key=part_key(SHARD, WriterId(WRITER), 1, b"n" * 16), rows=7)
+    desc = Description(lower=Antichain.of(0), upper=Antichain.of(20), since=Antichain.of(6))
+    after = HollowBatch(desc=desc, runs=(Run(parts=(one.parts[0], new)), two))
+    before = dataclasses.replace(
+        AFTER, format=3, known_format=3, trace=Trace(
+            since=Antichain.of(6), upper=Antichain.of(20), next_id=2, spine=(spine_batch(0, 2, (FIRST, third)),)
+        )
+    )  # fmt: skip
+    trace = dataclasses.replace(before.trace, spine=(spine_batch(0, 2, (after,)),))
+    assert few.parts[0].inline
+    return before, dataclasses.replace(before, seqno=302, walltime_ms=before.walltime_ms + 1, trace=trace)
+
+
+def test_golden_diff_of_a_batch_that_changed_by_parts():
+    before, after = joined_and_stepped()
+    data = (GOLDEN / "diff-3-changed.bin").read_bytes()
+    assert encode_diff(diff(before, after), SHARD) == data
+    change = decode_diff(data, SHARD, 302)
+    assert apply_diff(before, change) == after
+    [splice] = change.spine.splices
+    assert [(each.run, each.at, each.count, len(each.come)) for each in splice.changed.runs] == [
+        (0, 1, 1, 1),
+        (2, 0, 1, 0),
+    ]
+    assert let_go(change) == {FIRST.runs[0].parts[1].key}
+    assert taken_up(change) == {after.trace.spine[0].batches[0].runs[0].parts[1].key}
+    for wrong in (BEFORE, dataclasses.replace(before, trace=after.trace)):
+        with pytest.raises(CorruptData):
+            apply_diff(dataclasses.replace(wrong, seqno=301), change)
+
+
+def test_parts_are_named_in_no_format_before_the_third():
+    before, after = joined_and_stepped()
+    with pytest.raises(CorruptData, match="its format does not have"):
+        encode_diff(dataclasses.replace(diff(before, after), format=2), SHARD)
+    before, after = (dataclasses.replace(each, format=2) for each in (before, after))
+    change = diff(before, after)
+    assert change.spine is not None
+    assert [(len(each.gone), len(each.come), each.changed) for each in change.spine.splices] == [(2, 1, None)]
+    assert apply_diff(before, decode_diff(encode_diff(change, SHARD), SHARD, 302)) == after
 
 
 def test_golden_compressed_frames_are_read():
