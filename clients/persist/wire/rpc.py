@@ -16,7 +16,7 @@ from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId, check_critical_id
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch
-from persist.core.shard.ranges import Piece, RangeStep
+from persist.core.shard.ranges import RangePiece, RangeStep
 from persist.errors import Indeterminate, InvalidArgument, PersistError, check
 from persist.typed import AnyMessage, AnyOutcome, AnyValue
 from persist.v1 import shard_pb2 as pb
@@ -326,7 +326,10 @@ def _step(message: AnyMessage, name: str) -> RangeStep | None:
     return RangeStep(
         below=_optional(found, "below"),
         pieces=tuple(
-            [Piece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint) for each in found.pieces]
+            [
+                RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint)
+                for each in found.pieces
+            ]
         ),
     )
 

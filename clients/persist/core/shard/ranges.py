@@ -43,7 +43,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class RangePiece:
     """``count`` parts of a run from the place ``at`` on, by their fingerprint."""
 
     run: int
@@ -60,7 +60,7 @@ class RangeStep:
     """
 
     below: bytes | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RangePiece, ...]
 
     def cuts(self, part: Part) -> bool:
         """The part may hold keys on both sides of the end."""
@@ -179,8 +179,8 @@ def _keys(number: int, run: Run, start: int) -> Iterator[tuple[bytes, int, int]]
     return ((part.key_lower, number, at) for at, part in enumerate(islice(run.parts, start, None), start))
 
 
-def _piece(run: int, at: int, parts: Sequence[Part]) -> Piece:
-    return Piece(run=run, at=at, count=len(parts), fingerprint=parts_fingerprint(parts))
+def _piece(run: int, at: int, parts: Sequence[Part]) -> RangePiece:
+    return RangePiece(run=run, at=at, count=len(parts), fingerprint=parts_fingerprint(parts))
 
 
 def _merged_so_far(batch: HollowBatch) -> int:
@@ -311,5 +311,5 @@ def stepped(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> HollowB
     return HollowBatch(desc=desc, runs=tuple([Run(parts=parts) for parts in runs if parts]))
 
 
-def _at(batch: HollowBatch, piece: Piece) -> tuple[Part, ...]:
+def _at(batch: HollowBatch, piece: RangePiece) -> tuple[Part, ...]:
     return batch.runs[piece.run].parts[piece.at : piece.at + piece.count]
