@@ -15,7 +15,7 @@ from machine.compaction.stepping import SETTINGS
 from machine.places import at
 from machine.support import new_shard
 
-from persist import ShardId
+from persist.core.ids import ShardId
 from persist.core.shard.batch import described_bytes
 from persist.core.shard.commands import TakeOutParts
 from persist.core.shard.repairs import LostParts

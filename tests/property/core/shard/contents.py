@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from property.core.shard.histories import SHARD, append, first_state, sixteen
 
@@ -39,7 +40,7 @@ def consolidated(rows: Iterable[Row], since: int) -> list[Row]:
 class Shard:
     """A state, what its parts hold, and all that was ever appended."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.state = first_state().evolved(format=3)
         self.rows: dict[str, list[Row]] = {}
         self.appended: list[Row] = []

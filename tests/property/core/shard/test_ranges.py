@@ -49,7 +49,7 @@ class History:
         meant: dict[str, Callable[[], object]] = {
             "append": lambda: self.shard.commit(self.shard.append(first, second, runs=1 + len(first) % 3)),
             "claim": lambda: self.claim(first, whole=second),
-            "work": lambda: (self.claim(first, whole=second), self.offer(0, together=False)),
+            "work": lambda: self.work(first, whole=second),
             "offer": lambda: self.offer(first, together=second),
             "release": lambda: self.shard.commit(c.ReleaseCompaction(owner=OWNERS[first])),
             "downgrade": lambda: self.shard.commit(self.shard.downgrade(first)),
@@ -65,6 +65,10 @@ class History:
             self.steps += outcome.step is not None
             self.offers.append(self.shard.merged(outcome, OWNERS[owner]))
 
+    def work(self, owner: int, *, whole: bool) -> None:
+        self.claim(owner, whole=whole)
+        self.offer(0, together=False)
+
     def offer(self, back: int, *, together: bool) -> None:
         """An offer of a newer one, twice; or several together with an append and a claim, as one commit."""
         if not self.offers:
@@ -77,7 +81,7 @@ class History:
                 assert isinstance(outcome, c.MergeApplied | c.MergeRefused)
                 again = self.shard.commit(each)[0]
                 assert not isinstance(outcome, c.MergeRefused) or self.shard.state is before
-                assert isinstance(again, c.MergeRefused) or again.already
+                assert isinstance(again, c.MergeRefused) or again == c.MergeApplied(already=True)
             return
         claim = c.ClaimCompaction(owner=OWNERS[1], takeover_ms=0, whole=True, steps=True)
         append = self.shard.append([(KEYS[0], "u", 0, 1)], 1)

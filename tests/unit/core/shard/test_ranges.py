@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from property.core.shard.contents import OWNERS, Row, Shard, runs_of
@@ -12,7 +13,7 @@ from persist.core.ids import WriterId, part_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch, Run
 from persist.core.shard.compaction import WHOLE, bounds_of, compaction_due, work_of
-from persist.core.shard.diff import diff
+from persist.core.shard.diff import diff as diff_of
 from persist.core.shard.ranges import RUNS_MAX, RUNS_MIN, RangePiece, RangeStep, halved, joinable, step_of, taken
 from persist.core.shard.retention import PARTS_PER_STEP
 from persist.core.shard.trace import Trace, spine_batch
@@ -40,7 +41,7 @@ def holding(*batches: list[Row], back: int | None = 0) -> Shard:
     return shard
 
 
-def claimed(shard: Shard, **changes: object) -> c.CompactionClaimed | c.NothingToCompact:
+def claimed(shard: Shard, **changes: Any) -> c.CompactionClaimed | c.NothingToCompact:
     [outcome] = shard.commit(dataclasses.replace(CLAIM, **changes))
     assert isinstance(outcome, c.CompactionClaimed | c.NothingToCompact)
     return outcome
@@ -82,7 +83,8 @@ def test_what_takes_little_back_is_joined_once_it_is_many_runs() -> None:
 
 
 def test_whole_joins_any_two_and_no_more_runs_than_a_step_should_cut() -> None:
-    shard = holding(*[[(key + b"%d" % at, *row) for key, *row in adding()] for at in range(RUNS_MAX + 3)])
+    batches = [[(key + b"%d" % at, val, ts, diff) for key, val, ts, diff in adding()] for at in range(RUNS_MAX + 3)]
+    shard = holding(*batches)
     outcome = claimed(shard, whole=True)
     assert isinstance(outcome, c.CompactionClaimed)
     assert max(len(batch.runs) for batch in shard.state.trace.batches) == RUNS_MAX
@@ -160,13 +162,13 @@ def test_a_join_names_no_part_and_a_step_only_its_own() -> None:
     before = shard.state
     outcome = claimed(shard)
     assert isinstance(outcome, c.CompactionClaimed)
-    [splice] = diff(before, shard.state).spine.splices  # type: ignore[union-attr]  # it changed
+    [splice] = diff_of(before, shard.state).spine.splices  # type: ignore[union-attr]  # it changed
     assert (splice.gone, splice.come) == ((), ())
     assert splice.changed is not None
     assert (splice.changed.count, splice.changed.runs) == (RUNS_MIN, ())
     before = shard.state
     assert shard.commit(shard.merged(outcome, ONE)) == [c.MergeApplied()]
-    [splice] = diff(before, shard.state).spine.splices  # type: ignore[union-attr]  # it changed
+    [splice] = diff_of(before, shard.state).spine.splices  # type: ignore[union-attr]  # it changed
     assert outcome.step is not None
     assert outcome.step.below is not None
     pieces = outcome.step.pieces
@@ -199,19 +201,19 @@ def test_a_tombstone_is_emptied_part_by_part() -> None:
 # ---- the door ----------------------------------------------------------------------------------------------------
 
 
-def first_part(merge: c.ApplyMerge, **changes: object) -> c.ApplyMerge:
+def first_part(merge: c.ApplyMerge, **changes: Any) -> c.ApplyMerge:
     run, *others = merge.output.runs
     part, *parts = run.parts
     runs = (Run(parts=(dataclasses.replace(part, **changes), *parts)), *others)
     return dataclasses.replace(merge, output=dataclasses.replace(merge.output, runs=runs))
 
 
-def with_step(merge: c.ApplyMerge, **changes: object) -> c.ApplyMerge:
+def with_step(merge: c.ApplyMerge, **changes: Any) -> c.ApplyMerge:
     assert merge.step is not None
     return dataclasses.replace(merge, step=dataclasses.replace(merge.step, **changes))
 
 
-def with_output(merge: c.ApplyMerge, **changes: object) -> c.ApplyMerge:
+def with_output(merge: c.ApplyMerge, **changes: Any) -> c.ApplyMerge:
     return dataclasses.replace(merge, output=dataclasses.replace(merge.output, **changes))
 
 
