@@ -28,6 +28,7 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "Part.stats": 256,
     "Part.blocks": 64,
     "ApplyMergeRequest.inputs": 10_000,
+    "RangeStep.pieces": 10_000,
     "CatalogUpdates.kinds": ROWS_MAX,
     "CatalogUpdates.keys": ROWS_MAX,
     "CatalogUpdates.values": ROWS_MAX,

@@ -64,15 +64,22 @@ def batch(at: int, parts: int, blocks: int = 64) -> HollowBatch:
     return HollowBatch(desc=Description(lower=Antichain.of(at), upper=Antichain.of(at + 1)), runs=runs)
 
 
+def at_its_time(each: HollowBatch) -> HollowBatch:
+    """The batch with times that it may hold."""
+    at = each.desc.lower.elements[0]
+    parts = [dataclasses.replace(part, min_ts=at, max_ts=at, ts_rewrite=None) for part in each.parts]
+    return dataclasses.replace(each, runs=(Run(parts=tuple(parts)),))
+
+
 def holding(*batches: HollowBatch, **changes: object) -> State:
     one = spine_batch(0, len(batches), batches, level=64)
     trace = Trace(upper=batches[-1].desc.upper, spine=(one,), next_id=len(batches))
     return first_state().evolved(trace=dataclasses.replace(trace, **changes))
 
 
-def commit(state: State, command: c.Command) -> tuple[State, object, bytes]:
-    moved, outcome = apply(state, command, NOW)
-    new = finish(state, moved, NOW)
+def commit(state: State, command: c.Command, context: Context = NOW) -> tuple[State, object, bytes]:
+    moved, outcome = apply(state, command, context)
+    new = finish(state, moved, context)
     change = diff(state, new)
     assert apply_diff(state, change) == new
     check_state(new)
@@ -126,6 +133,35 @@ def test_batches_too_large_to_become_one_stay_apart_and_what_follows_is_merged(w
     apart = holding(*two)
     assert not compaction_due(apart.trace, 5_000, 1_000)
     assert apply(apart, claim(whole=whole), NOW)[1] == c.NothingToCompact(claimed=0)
+
+
+def test_batches_too_large_to_become_one_do_so_by_steps_of_bounded_messages_and_commits():
+    """Parts of one number have one key; merging them is left out, so a step only moves them."""
+    state = holding(*[at_its_time(batch(at, 600)) for at in range(2)]).evolved(format=3)
+    command = dataclasses.replace(claim(whole=True), steps=True)
+    context = dataclasses.replace(NOW, format=3)
+    steps = 0
+    while True:
+        state, claimed, data = commit(state, command, context)
+        if not isinstance(claimed, c.CompactionClaimed):
+            break
+        steps += 1
+        assert claimed.step is not None
+        # A claim says that batches are joined, and no more.
+        assert len(data) < 500
+        assert response_of(method_of(command), claimed).ByteSize() < MESSAGE_MAX / 10
+        [view] = claimed.batches
+        desc = dataclasses.replace(view.desc, since=claimed.since)
+        moved = Run(parts=tuple(sorted(view.parts, key=lambda part: part.key_lower)))
+        output = HollowBatch(desc=desc, runs=(moved, *[Run(parts=())] * (len(claimed.step.pieces) - 1)))
+        merge = c.ApplyMerge(owner=OWNER, inputs=(), output=output, step=claimed.step)
+        assert request_of(SHARD, merge).ByteSize() < MESSAGE_MAX / 10
+        state, applied, data = commit(state, merge, context)
+        assert applied == c.MergeApplied()
+        assert len(data) < VALUE_BYTES_MAX / 10
+    assert 1_200 / 64 <= steps <= 1_200 / 60
+    [whole] = state.trace.batches
+    assert [len(run.parts) for run in whole.runs] == [1_200]
 
 
 def test_a_claim_of_an_earlier_release_on_what_cannot_be_merged_is_given_up():
