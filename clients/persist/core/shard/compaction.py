@@ -75,8 +75,10 @@ def worth_compacting(each: SpineBatch, since: Antichain, bounds: Bounds) -> bool
 
 def _is_large(each: SpineBatch, bounds: Bounds) -> bool:
     """Whether it may have steps. Looks at its batches only where these are few."""
-    begun = len(each.batches) < INPUTS_MIN and any(map(_is_begun, each.batches))
-    return bounds.steps and (begun or each.parts > bounds.step_parts)
+    if not bounds.steps or each.parts > bounds.step_parts or len(each.batches) >= INPUTS_MIN:
+        return bounds.steps and each.parts > bounds.step_parts
+    described = sum([batch.described_bytes for batch in each.batches])
+    return described > bounds.described or any(map(_is_begun, each.batches))
 
 
 def _is_begun(batch: HollowBatch) -> bool:
@@ -90,8 +92,10 @@ def _has_step(batches: tuple[HollowBatch, ...], bounds: Bounds) -> bool:
 
 def _step_of(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
     """The next step of a batch that has runs to merge, and too many parts to merge it whole, now or when it began."""
-    large = len(batch.runs) > 1 and (batch.part_count > bounds.step_parts or _is_begun(batch))
-    return step_of(batch, bounds) if large and bounds.steps else None
+    if not bounds.steps or len(batch.runs) < 2:
+        return None
+    large = batch.part_count > bounds.step_parts or batch.described_bytes > bounds.described
+    return step_of(batch, bounds) if large or _is_begun(batch) else None
 
 
 def _is_stepped(batch: HollowBatch, bounds: Bounds) -> bool:
@@ -107,7 +111,7 @@ def _joined(
         return None
     at, count = found
     one = joined_batch(batches[at : at + count])
-    return None if step_of(one, bounds) is None else (*batches[:at], one, *batches[at + count :])
+    return (*batches[:at], one, *batches[at + count :]) if _is_stepped(one, bounds) else None
 
 
 def work_of(each: SpineBatch, bounds: Bounds) -> Work | None:
@@ -149,7 +153,9 @@ def mergeable(batches: tuple[HollowBatch, ...], bounds: Bounds) -> tuple[HollowB
         return ()
     parts = size = 0
     for end, batch in enumerate(batches[start:], start):
-        parts, size = parts + batch.part_count, size + batch.described_bytes
+        parts += batch.part_count
+        # What describes a large one takes long to count, and is not needed.
+        size += 0 if parts > bounds.claim_parts else batch.described_bytes
         if parts > bounds.claim_parts or size > bounds.described or _is_stepped(batch, bounds):
             return batches[start:end]
     return batches[start:]

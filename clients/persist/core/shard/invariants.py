@@ -55,6 +55,7 @@ def _check_spine(state: State, known: frozenset[int]) -> None:
         if id(each) in known:
             continue
         check(each.rows == sum(batch.rows for batch in each.batches), "spine rows add up", lo=each.lo)
+        check(all(run.parts for batch in each.batches for run in batch.runs), "runs have parts", lo=each.lo)
         inline = sum(batch.inline_bytes for batch in each.batches)
         check(each.inline_bytes == inline, "spine inline bytes add up", lo=each.lo)
         check(each.level >= level_of(each.rows), "a spine batch fits its tier", lo=each.lo, level=each.level)

@@ -19,6 +19,8 @@ from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, en
 def context(number: int) -> Context:
     return Context(
         now_ms=1_000 + number * 100,
+        # Upgraded in the middle of longer histories.
+        format=2 if number < 12 else 3,
         hostname=f"host{number % 2}",
         inline_total_bytes_max=300,
         forget_every=16,
