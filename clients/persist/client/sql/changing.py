@@ -408,7 +408,8 @@ class RowChanger:
             system = system_collection(each.described)
             written = work.writes.get(each.described.id)
             if system is not None:
-                rows = await system_rows(system, self._queries.environment, names)
+                role = self._queries.variables.session.role
+                rows = await system_rows(system, self._queries.environment, names, role)
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())

@@ -51,7 +51,8 @@ class AskedTime:
     """What a query asks of its time. ``transaction``: the timeline of the transaction that it is in, if that has one.
 
     ``recency``: the time by which all is here that was upstream when this was asked. ``purpose``: what its leases say.
-    ``lease``: seconds after which they are gone when this process is; None: as the settings have it.
+    ``lease``: seconds after which they are gone when this process is; None: as the settings have it. ``role``: who
+    asks; empty: one who may read nothing.
     """
 
     as_of: AsOf | None = None
@@ -60,6 +61,7 @@ class AskedTime:
     recency: int | None = None
     purpose: str = "query"
     lease: float | None = None
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Readers:
                 hint="read it without AS OF",
                 objects=", ".join(str(each.name) for each in shown),
             )
-        rows = {each.id: await computed(self._access.client, names, each) for each in shown}
+        rows = {each.id: await computed(self._access.client, names, each, asked.role) for each in shown}
         held = await hold(self._tables, [(each, each) for each in inputs], deadline, asked.purpose, asked.lease)
         try:
             held += await self._held_beside(beside, inputs, asked, deadline)

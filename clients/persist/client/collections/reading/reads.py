@@ -307,6 +307,7 @@ class Reads:
             as_of=None if time is None else AsOf(time, at_least=at_least is not None),
             isolation=isolation_of(isolation),
             purpose=purpose,
+            role=self.session.role,
         )
 
 
