@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.conftest import Sunk
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.collections.cursors.test_manifests import as_version_1
 from client.support import client_of, memory_place
 
 import persist.sinks
@@ -227,15 +228,18 @@ def test_a_folder_of_an_earlier_release_is_of_its_history(tmp_path: Path, histor
     sink = FilesSink(tmp_path)
     sink.begin(key, history, SCHEMA)
     sink.write(key, history, updates(1, ts=4), None, 5)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    sink.close()
+    manifest = as_version_1(tmp_path)
     del manifest["history"]
     manifest["cursor"] = f"{key} in history {history:x}" if history else key
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert [path.name for path in sink.files()] == ["updates-00000000000000000005.parquet"]
     with pytest.raises(InvalidArgument, match="restored"):
         sink.begin(key, 3, SCHEMA)
     assert sink.begin(key, history, SCHEMA) == 5
     sink.write(key, history, updates(2, ts=6), 5, 7)
     assert sink.begin(key, history, SCHEMA) == 7
+    assert [path.name[-9:] for path in sink.files()] == ["5.parquet", "7.parquet"]
     sink.close()
 
 
@@ -252,7 +256,7 @@ def test_files_of_a_process_that_died_before_the_manifest_named_them_do_not_coun
     again = FilesSink(tmp_path, "jsonl")
     assert again.begin(KEY, 0, SCHEMA) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lock", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
+        "lock", "manifest-00000002.log", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
     ]  # fmt: skip
     again.close()
 
