@@ -149,7 +149,8 @@ def _items(statement: Show, view: CatalogView, states: Mapping[str, str], variab
         columns["timeline"] = [_timeline(view, each) for each in found]
     if statement.what in _KEPT_UP:
         role = view.role(variables.session.role)
-        columns["state"], columns["reason"] = ([going(view, each, role)[at] for each in found] for at in (0, 1))
+        standing = [going(view, each, role) for each in found]
+        columns |= {"state": [state for state, _, _ in standing], "reason": [reason for _, reason, _ in standing]}
     return _rows(columns)
 
 
