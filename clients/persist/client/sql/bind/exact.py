@@ -34,9 +34,9 @@ def check_quoted(query: exp.Expr, columns: Iterable[str]) -> None:
     known, tables = set(columns), set[str]()
     for each in query.find_all(exp.Alias):
         known.add(folded(each.args.get("alias")))
-    for each in query.find_all(exp.TableAlias):
-        tables.add(folded(each.this))
-        known.update(map(folded, each.args.get("columns") or ()))
+    for alias in query.find_all(exp.TableAlias):
+        tables.add(folded(alias.this))
+        known.update(map(folded, alias.args.get("columns") or ()))
     tables |= {folded(each.this) for each in query.find_all(exp.Table)}
     for column in query.find_all(exp.Column):
         _check(column, column.this, known, "column")
