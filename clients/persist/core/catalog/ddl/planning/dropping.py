@@ -78,7 +78,10 @@ def drop(it: Planning, statement: Drop) -> Executed:
 
 
 def leave(it: Planning, statement: Leave) -> Executed:
-    """The item is forgotten, its shard stays and is no item's any more; of a source with all that it feeds."""
+    """The item is forgotten, its shard stays and is no item's any more; of a source with all that it feeds.
+
+    What a source feeds is left by itself where the source ends it: as long as it does not, who ingests adopts it again.
+    """
     found = it.owned(statement.name, _left_as(it, statement.name))
     it.tx.depend_on([ITEM, HOLD])
     left = closure(it.view, (found.id,), along_only=True) if found.kind is ObjectType.SOURCE else [found.id]
@@ -90,10 +93,8 @@ def leave(it: Planning, statement: Leave) -> Executed:
 
 
 def _left_as(it: Planning, name: QualifiedName) -> ObjectType:
-    found = it.item(name)
-    if found.kind is ObjectType.SUBSOURCE:
-        raise InvalidArgument("its source has this", hint="leave or drop the source", name=str(found.name))
-    return ObjectType.SOURCE if found.kind is ObjectType.SOURCE else ObjectType.TABLE
+    kind = it.item(name).kind
+    return kind if kind in (ObjectType.SOURCE, ObjectType.SUBSOURCE) else ObjectType.TABLE
 
 
 def _check_not_ingested(it: Planning, gone: Iterable[Id]) -> None:
