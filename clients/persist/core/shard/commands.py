@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
-from persist.core.ids import ReaderId, SessionId, Token, WriterId
+from persist.core.ids import ReaderId, SessionId, ShardId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, InvalidId
 
 R = TypeVar("R", covariant=True)
 
@@ -111,10 +111,13 @@ class InlineBackpressure:
 
 
 OWNER_BODY: Final = "#diffs="
+"""In the owner of a transaction, what stands before the sum of its version's diffs."""
 
 TRANSACTION_LETTERS: Final = 256
 """The longest app id, and the longest owner."""
-"""In the owner of a transaction, what stands before the sum of its version's diffs."""
+
+KEPT: Final = "persist.wal:"
+"""Begins the names under which a shard records of which logs it is a table. No application has such a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,9 @@ class Transaction:
     ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
     does not know: it has forgotten the oldest. A caller that gives it the number in ``details["new_since"]`` says that
     the application had committed nothing there when that number was returned. Any other number counts as not given.
+
+    Raises InvalidArgument for what is out of bounds, and for an ``app_id`` that begins with "persist.wal:": under such
+    names shards record how far they are copied from logs (``LogCopy``).
     """
 
     app_id: str
@@ -148,6 +154,16 @@ class Transaction:
             number: object = getattr(self, name)
             if type(number) is not int or not 0 <= number < 1 << bits:
                 raise _bad_transaction(name, number, f"give an int of {bits} bits, from 0")
+        self._check_name()
+
+    def _check_name(self) -> None:
+        if self.app_id.startswith(KEPT):
+            raise InvalidArgument(
+                f'names that begin with "{KEPT}" are no application\'s: under them a table records how far its log was'
+                " copied into it",
+                hint="begin the application id differently",
+                app_id=self.app_id,
+            )
 
     @staticmethod
     def owner_of(name: str, diffs: int | str) -> str:
@@ -162,6 +178,28 @@ class Transaction:
     def with_body(self, body: str) -> "Transaction":
         """The same with a body of those updates, unless ``owner`` has one. Raises InvalidArgument: no room for it."""
         return self if self.has_body else replace(self, owner=self.owner_of(self.owner, body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCopy(Transaction):
+    """Until when a log is copied into a table, recorded in the table's shard by the append that copies it, for ever.
+
+    Its name is "persist.wal:" and the log's shard, its version the upper that the append reaches. What distinguishes
+    updates is left empty: every process copies the same from where the last one ended.
+    """
+
+    @classmethod
+    def of(cls, log: ShardId, end: int) -> "LogCopy":
+        """Until ``end``."""
+        return cls(app_id=f"{KEPT}{log}", version=end, owner=cls.owner_of("", ""))
+
+    def _check_name(self) -> None:
+        try:
+            ShardId.parse(self.app_id.removeprefix(KEPT) if self.app_id.startswith(KEPT) else "")
+        except InvalidId:
+            raise InvalidArgument(
+                "a copy of a log names the log's shard", hint=f'as "{KEPT}s…"', app_id=self.app_id
+            ) from None
 
 
 def _bad_transaction(name: str, got: object, hint: str) -> InvalidArgument:
