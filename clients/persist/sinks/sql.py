@@ -92,7 +92,7 @@ def _row(key: str, history: Any, position: Any, columns: str, target: str | None
     raise InvalidArgument(
         f"no sink wrote this row of {POSITIONS}: its history and position are whole numbers of 64 bits, from 0, or"
         " there is no position. Nothing was written",
-        hint="put back what the row held; if nobody knows that, delete it, make a new cursor, and deliver that into"
+        hint="put back what the row held; or, where that is lost, delete it, make a new cursor, and deliver that into"
         " another table",
         cursor=key,
         history=repr(history)[:80],

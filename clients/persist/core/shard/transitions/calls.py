@@ -31,6 +31,7 @@ from persist.core.shard.state import (
     Writer,
 )
 from persist.core.shard.table import Table
+from persist.core.shard.transaction import KEPT
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
@@ -103,7 +104,7 @@ def application_forgotten(state: State, transaction: c.Transaction) -> c.CannotT
 
 def is_kept(app_id: str) -> bool:
     """Whether it is recorded for as long as the shard is there."""
-    return app_id.startswith(c.KEPT)
+    return app_id.startswith(KEPT)
 
 
 def check_kept(state: State, transaction: c.Transaction, upper: Antichain) -> None:
