@@ -6,7 +6,7 @@ Source: docs/reference/sinks.md.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as types
@@ -36,7 +36,7 @@ class Kept(NamedTuple):
     target: str | None
 
 
-def kept_of(key: str, found: Iterable[tuple[Any, Any, str, str | None]]) -> list[Kept]:
+def kept_of(key: str, found: Iterable[tuple[object, object, str, str | None]]) -> list[Kept]:
     """The rows of a cursor: history, position, columns and target, as the database has them.
 
     Raises InvalidArgument for a row that no sink wrote, and for two of one history. It names the row.
@@ -73,22 +73,25 @@ def earlier(key: str) -> str:
     return f"{key}{EARLIER}"
 
 
-def _is_number(value: object, *, text_from: int = 0) -> bool:
-    """Whether a sink writes such numbers: SQLite has those as text that its integers do not hold.
+def _whole(value: object, *, text_from: int = 0) -> int | None:
+    """The number, if a sink writes it so: SQLite has those as text that its integers do not hold.
 
     SUBTLE: of a history no others. What is looked for by the number would not be found as text, so that updates were
     written without their position.
     """
     if isinstance(value, str):
-        return value.isascii() and value.isdecimal() and len(value) <= _DIGITS and text_from <= int(value) < _TIMES
-    if isinstance(value, Decimal):
-        return value.is_finite() and 0 <= value < _TIMES and value == value.to_integral_value()
-    return isinstance(value, int) and 0 <= value < _TIMES
+        is_one = value.isascii() and value.isdecimal() and len(value) <= _DIGITS and text_from <= int(value)
+    elif isinstance(value, Decimal):
+        is_one = value.is_finite() and value == value.to_integral_value()
+    else:
+        is_one = isinstance(value, int)
+    return int(value) if is_one and isinstance(value, int | str | Decimal) and 0 <= int(value) < _TIMES else None
 
 
-def _row(key: str, history: Any, position: Any, columns: str, target: str | None) -> Kept:
-    if _is_number(history, text_from=_INT64) and (position is None or _is_number(position)):
-        return Kept(int(history), None if position is None else int(position), columns, target)
+def _row(key: str, history: object, position: object, columns: str, target: str | None) -> Kept:
+    of, at = _whole(history, text_from=_INT64), _whole(position)
+    if of is not None and (at is not None or position is None):
+        return Kept(of, at, columns, target)
     raise InvalidArgument(
         f"no sink wrote this row of {POSITIONS}: its history and position are whole numbers of 64 bits, from 0, or"
         " there is no position. Nothing was written",
