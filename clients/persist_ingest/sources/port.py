@@ -513,6 +513,15 @@ class Announces(Protocol):
         ...
 
 
+@runtime_checkable
+class Pushed(Protocol):
+    """A SourceType whose messages are sent to servers that append them: no pipeline runs such a source."""
+
+    def pushed(self, name: str) -> str:
+        """The command that serves a source of this name."""
+        ...
+
+
 def is_apart(kind: SourceType, definition: Mapping[str, object]) -> bool:
     """Whether exports of such a source can stand aside while the others go on."""
     return isinstance(kind, ReadsApart) or (isinstance(kind, StandsApart) and kind.stands_apart(definition))

@@ -68,7 +68,7 @@ def create(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="postgres, kafka, files, cdcv2, debezium, loadgen, or package.module:attribute.",
+            help="postgres, kafka, files, webhook, cdcv2, debezium, loadgen, or package.module:attribute.",
             autocompletion=completion.source_types,
         ),
     ],
