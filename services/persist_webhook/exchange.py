@@ -5,6 +5,7 @@ too much is not read. Source: RFC 9112; reliability.md section 5, overload.
 """
 
 import asyncio
+import http
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,10 +124,13 @@ class Exchange:
             headers.append(("Allow", "POST"))
         if self._http.their_state is not h11.DONE:
             headers.append(("Connection", "close"))
+        phrase = http.HTTPStatus(reply.status).phrase.encode()
         try:
-            await self._send(h11.Response(status_code=reply.status, headers=headers))
-            await self._send(h11.Data(data=reply.body))
-            await self._send(h11.EndOfMessage())
+            await self._send(
+                h11.Response(status_code=reply.status, headers=headers, reason=phrase),
+                h11.Data(data=reply.body),
+                h11.EndOfMessage(),
+            )
         except h11.LocalProtocolError as error:
             raise ConnectionResetError("this connection cannot be answered any more") from error
 
@@ -148,11 +152,9 @@ class Exchange:
         self._http.receive_data(data)
         return bool(data)
 
-    async def _send(self, event: h11.Event) -> None:
-        data = self._http.send(event)
-        if data:
-            self._writer.write(data)
-            await self._writer.drain()
+    async def _send(self, *events: h11.Event) -> None:
+        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
+        await self._writer.drain()
 
 
 def headers_of(request: h11.Request) -> dict[str, str]:

@@ -21,6 +21,7 @@ from persist_ingest.receiving.receiver import Receiver
 from persist_ingest.sources.webhook.definition import KEY_LETTERS
 from persist_ingest.sources.webhook.refusals import (
     BUSY,
+    IN_DOUBT,
     KEY_MISSING,
     KEY_TOO_LONG,
     NOT_FOUND,
@@ -36,6 +37,8 @@ from persist_webhook.exchange import FAILURE, Exchange, Reply, announced, header
 _log = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 1.0
+LATE_SECONDS: Final = 2.0
+"""After the time at which a receiver was to answer."""
 CHALLENGE_BYTES: Final = 4096
 
 
@@ -154,7 +157,11 @@ class WebhookServer:
             if definition.check.kind == SLACK and (challenge := _challenge(body)) is not None:
                 return Reply(200, challenge, "text/plain; charset=utf-8")
             delivery = Delivery(body, headers, system().now_ms(), key)
-            answer = await asyncio.wrap_future(receiver.offer(delivery))
+            try:
+                async with asyncio.timeout(receiver.options.answer_seconds + LATE_SECONDS):
+                    answer = await asyncio.wrap_future(receiver.offer(delivery))
+            except TimeoutError:
+                raise Refused(IN_DOUBT, "it may be in the table: repeat it under the same key") from None
         finally:
             receiver.release(size)
         told = {"rows": answer.rows, "repeated": answer.repeated}

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -44,6 +44,9 @@ _log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 16 << 20
 BATCH_DELIVERIES: Final = 4_096
+BEAT_SECONDS: Final = 1.0
+"""How long a word that nothing comes is tried, while deliveries may wait behind it."""
+BEGIN_SECONDS: Final = 30.0
 FORGET_SECONDS: Final = 5.0
 TOLD_SECONDS: Final = 2.0
 Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -125,11 +128,14 @@ class Receiver:
         self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
         self._error: PersistError | None = None
         self._thread = threading.Thread(target=self._run, name=f"webhook {name}", daemon=True)
+        # Beside it: what only keeps things in order keeps no sender waiting.
+        self._keeping = threading.Thread(target=self._keep, name=f"upkeep of webhook {name}", daemon=True)
 
     def begin(self) -> None:
         """Look at the table, which is complete up to now from here on. Raises LocationError, ShardClosed."""
-        self._beat()
+        self._table.beat(self._runtime.now_ms(), BEGIN_SECONDS)
         self._thread.start()
+        self._keeping.start()
 
     def reserve(self, size: int) -> None:
         """Keep room for so many bytes of a body that is going to be read. Raises Refused."""
@@ -171,8 +177,9 @@ class Receiver:
         with self._arrived:
             self._closing = True
             self._arrived.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in (self._thread, self._keeping):
+            if thread.is_alive():
+                thread.join()
         self._table.close()
         with contextlib.suppress(PersistError):
             self._records.tell(self.source.name, self._ingester, None)
@@ -214,7 +221,6 @@ class Receiver:
                 self._stop.wait(0.2)
             finally:
                 self._refuse(batch, Refused(FAILED, "it could not be appended: see the server's log"))
-            self._tell()
 
     def _next(self) -> list[_Waiting] | None:
         """What is appended next, perhaps nothing; None: no more comes."""
@@ -227,8 +233,11 @@ class Receiver:
             batch: list[_Waiting] = []
             size = 0
             while self._queue and len(batch) < BATCH_DELIVERIES and size < BATCH_BYTES:
-                batch.append(self._queue.popleft())
-                size += len(batch[-1].delivery.body)
+                first = self._queue.popleft()
+                # Whose sender was told that it had waited for too long is not appended any more.
+                if first.outcome.set_running_or_notify_cancel():
+                    batch.append(first)
+                    size += len(first.delivery.body)
         return batch
 
     def _rest(self) -> list[_Waiting]:
@@ -301,17 +310,33 @@ class Receiver:
 
     def _refuse(self, batch: Sequence[_Waiting], refusal: Refused) -> None:
         for each in batch:
-            if not each.outcome.done():
+            # Its sender may have been told meanwhile that it had waited for too long.
+            with contextlib.suppress(InvalidStateError):
                 each.outcome.set_exception(refusal)
 
     def _beat(self) -> None:
         """Say that nothing more comes before now, where it is time to."""
         now = self._runtime.monotonic()
-        if now - self._beat_at < self.source.interval_ms / 1000:
-            return
-        self._table.beat(self._runtime.now_ms())
-        self._beat_at = now
-        self._minter.mint(self.source.remap_source)
+        if now - self._beat_at >= self.source.interval_ms / 1000:
+            self._table.beat(self._runtime.now_ms(), BEAT_SECONDS)
+            self._beat_at = now
+
+    def _keep(self) -> None:
+        """Complete the bindings, release history, and say how it fares: until the other thread ends."""
+        while self._thread.is_alive():
+            try:
+                if not self._dropped:
+                    self._minter.mint(self.source.remap_source)
+                    self._forget()
+                    self._tell()
+            except PersistError as error:
+                _log.warning("upkeep of webhook %s: %s", self.source.name, error)
+            except Exception:
+                _log.exception("upkeep of webhook %s failed, and is tried again", self.source.name)
+            self._thread.join(self.source.interval_ms / 1000)
+
+    def _forget(self) -> None:
+        now = self._runtime.monotonic()
         if now - self._forgot_at >= FORGET_SECONDS:
             self._forgot_at = now
             self._minter.compact(self.source.remap_source, self.source.shards)

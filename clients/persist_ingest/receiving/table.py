@@ -78,23 +78,25 @@ class WebhookTable:
         there, nor will be), Indeterminate (it may be), ShardClosed (the source was dropped), UsageError.
         """
         at = self._appended(wanted, until)
-        if at is None:
-            return None
+        # Of what another server appended just now the time need not be applied yet.
+        seen = at if at is not None else self._known - 1 if self.memory is not None and self._known else None
+        if seen is None:
+            return at
         try:
-            self._repeat(lambda left: self._times().apply_write(at, timeout=left), until)
+            self._repeat(lambda left: self._times(left).apply_write(seen, timeout=left), until)
         except LocationError as error:
             raise Indeterminate(
-                "it was appended, and strict reads need not have it yet", hint="read the table", at=at
+                "it was appended, and strict reads need not have it yet", hint="read the table", at=seen
             ) from error
         return at
 
-    def beat(self, now_ms: int) -> None:
+    def beat(self, now_ms: int, seconds: float) -> None:
         """Say that nothing more comes at or before ``now_ms``. Raises LocationError, LeaseExpired, ShardClosed."""
-        upper = self._caught_up(None)
+        upper = self._caught_up(seconds)
         if upper > now_ms:
             return
         try:
-            outcome = self._open().compare_and_append([], upper, now_ms + 1)
+            outcome = self._open(seconds).compare_and_append([], upper, now_ms + 1, timeout=seconds)
         except LeaseExpired:
             self._forget()
             raise
@@ -134,7 +136,8 @@ class WebhookTable:
 
         Raises Indeterminate, and what certainly did not happen.
         """
-        writer, left = self._open(), max(_left(until), 0.05)
+        left = max(_left(until), 0.05)
+        writer = self._open(left)
         at = at if self.memory is None else max(at, upper)
         try:
             if self.memory is None:
@@ -176,7 +179,7 @@ class WebhookTable:
                     raise Indeterminate("it may have been appended", hint="read the table") from error
                 self._pause(PAUSE_SECONDS)
 
-    def _repeat(self, ask: Callable[[float | None], T], until: float) -> T:
+    def _repeat(self, ask: Callable[[float], T], until: float) -> T:
         """What changes no rows, until it is answered. Raises Determinate: it was not, in time."""
         while True:
             try:
@@ -190,12 +193,12 @@ class WebhookTable:
                     raise Determinate("no answer in time", hint="repeat it") from error
                 self._pause(PAUSE_SECONDS)
 
-    def _time(self, left: float | None) -> int:
-        given: int = self._times().write_ts(timeout=left)
+    def _time(self, left: float) -> int:
+        given: int = self._times(left).write_ts(timeout=left)
         # Times of others than clocks: its oracle need not follow one.
         return given if self._timeline == EPOCH_MILLISECONDS else max(given, system().now_ms())
 
-    def _caught_up(self, left: float | None) -> int:
+    def _caught_up(self, left: float) -> int:
         """An upper of the table, with everything before it remembered."""
         if self._known is not None:
             return self._known
@@ -258,14 +261,14 @@ class WebhookTable:
         if self.memory is not None:
             self.memory.clear()
 
-    def _open(self) -> "persist.WriteHandle":
+    def _open(self, left: float) -> "persist.WriteHandle":
         if self._writer is None:
-            self._writer = self._client.open_writer(self.shard)
+            self._writer = self._client.open_writer(self.shard, timeout=left)
         return self._writer
 
-    def _times(self) -> "persist.Oracle":
+    def _times(self, left: float) -> "persist.Oracle":
         if self._oracle is None or self._oracle.over:
-            self._oracle = self._client.oracle(self._timeline)
+            self._oracle = self._client.oracle(self._timeline, timeout=left)
         return self._oracle
 
 

@@ -54,6 +54,12 @@ def pulled_type(name: str, source: str) -> SourceType:
     return found
 
 
+def going_on(type_name: str, source: str) -> str:
+    """The command that has a source of this type go on. Raises as above."""
+    found = source_type(type_name)
+    return found.pushed(source) if isinstance(found, Pushed) else f"persist source run {source}"
+
+
 def _unknown(name: str) -> InvalidArgument:
     close = difflib.get_close_matches(name.strip().lower(), BUILT_IN, n=1, cutoff=0.5)
     known = f"known are {', '.join(BUILT_IN)}, and package.module:attribute for others"

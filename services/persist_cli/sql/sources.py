@@ -33,6 +33,7 @@ class IngestedSources:
 
     def _created(self, statement: CreateSource, role: str) -> str:
         import persist_ingest as ingest
+        from persist_ingest.sources.registry import going_on
 
         _check_plain(statement)
         options = dict(statement.options)
@@ -53,7 +54,7 @@ class IngestedSources:
             finished=finished.append,
         )
         begun = "an earlier creation, which was broken off, was finished; " if finished else ""
-        return f"{begun}what it has already is there; to go on: persist source run {name}"
+        return f"{begun}what it has already is there; to go on: {going_on(kind, name)}"
 
     def _dropped(self, source: Described, role: str, cascade: bool) -> None:
         import persist_ingest as ingest
