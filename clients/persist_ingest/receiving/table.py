@@ -115,9 +115,10 @@ class WebhookTable:
             rows = wanted()
             if not rows.num_rows:
                 return None
+            writer = self._repeat(self._open, until)
             at = self._repeat(self._time, until)
             try:
-                appended = self._attempt(rows, at, upper, until)
+                appended = self._attempt(writer, rows, at, upper, until)
             except LeaseExpired:
                 # The shard forgot this writer, or was restored: nothing happened.
                 self._forget()
@@ -131,13 +132,15 @@ class WebhookTable:
             if _left(until) <= 0:
                 raise Determinate("others append all the time", hint="fewer servers of one webhook")
 
-    def _attempt(self, rows: pa.RecordBatch, at: int, upper: int, until: float) -> int | None:
+    def _attempt(
+        self, writer: "persist.WriteHandle", rows: pa.RecordBatch, at: int, upper: int, until: float
+    ) -> int | None:
         """The time at which the rows are; None: they are not there, nor will be, as others came first or otherwise.
 
         Raises Indeterminate, and what certainly did not happen.
         """
-        left = max(_left(until), 0.05)
-        writer = self._open(left)
+        # Half of it: then there is time to find out what came of it.
+        left = max(_left(until) / 2, 0.05)
         at = at if self.memory is None else max(at, upper)
         try:
             if self.memory is None:
@@ -165,7 +168,7 @@ class WebhookTable:
         """
         while True:
             try:
-                for each in writer.resolve(timeout=max(_left(until), 0.05)):
+                for each in writer.resolve(timeout=max(_left(until) / 2, 0.05)):
                     if each.call != call:
                         continue  # a beat
                     if each.forgotten:
