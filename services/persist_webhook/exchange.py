@@ -135,7 +135,7 @@ class Exchange:
             raise ConnectionResetError("this connection cannot be answered any more") from error
 
     async def close(self, linger_seconds: float) -> None:
-        """End the connection so that the sender gets what was answered, also amid a body that nobody reads."""
+        """End the connection so that the sender gets what was answered, also amid a body that is not read."""
         try:
             if self._writer.can_write_eof():
                 self._writer.write_eof()

@@ -1,14 +1,15 @@
 """Which deliveries are in a webhook's table already, so that what a sender repeats is appended once.
 
 The table is the authority: this is what its columns ``delivery``, ``fingerprint`` and ``received`` say up to one time,
-folded. An append is made at exactly that time, so whoever was faster, on whatever machine, is known before it succeeds.
+folded. An append is made at exactly that time, so what
+another server appended first is known before it succeeds.
 About 40 bytes for each delivery of the last hours. Source: IETF draft "The Idempotency-Key HTTP Header Field".
 """
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -58,15 +59,10 @@ class Memory:
     def read(self, batches: Iterable[pa.RecordBatch], *, timed: bool) -> None:
         """Rows of the table, or updates of it (``timed``), with ``COLUMNS``."""
         for batch in batches:
-            received = batch.column(RECEIVED.name).cast(pa.int64()).to_pylist()
-            times = batch.column("ts").to_pylist() if timed else [0] * batch.num_rows
-            rows = zip(
-                batch.column(DELIVERY.name).to_pylist(),
-                batch.column(FINGERPRINT.name).to_pylist(),
-                received,
-                times,
-                strict=True,
-            )
+            columns: list[list[Any]] = [batch.column(name).to_pylist() for name in (DELIVERY.name, FINGERPRINT.name)]
+            columns.append(batch.column(RECEIVED.name).cast(pa.int64()).to_pylist())
+            columns.append(batch.column("ts").to_pylist() if timed else [0] * batch.num_rows)
+            rows = zip(*columns, strict=True)
             for key, fingerprint, received_ms, time in dict.fromkeys(rows):
                 self.add(key, Known(fingerprint, received_ms, time))
 

@@ -60,7 +60,7 @@ HELP: Final = {
     "persist_webhook_appends_total": "appends of this process, each of many deliveries",
     "persist_webhook_append_seconds_total": "seconds spent in them",
     "persist_webhook_waiting_bytes": "bytes of bodies that are read or wait to be appended",
-    "persist_webhook_remembered_deliveries": "deliveries that are told from others",
+    "persist_webhook_remembered_deliveries": "deliveries whose repetition is recognised",
     "persist_webhook_lag_seconds": "how long ago the table was complete",
     "persist_webhook_failures_total": "what was waited for, by the reason of the error",
 }
@@ -234,7 +234,7 @@ class Receiver:
             size = 0
             while self._queue and len(batch) < BATCH_DELIVERIES and size < BATCH_BYTES:
                 first = self._queue.popleft()
-                # Whose sender was told that it had waited for too long is not appended any more.
+                # One whose sender was answered that it had waited for too long is not appended any more.
                 if first.outcome.set_running_or_notify_cancel():
                     batch.append(first)
                     size += len(first.delivery.body)
@@ -310,7 +310,7 @@ class Receiver:
 
     def _refuse(self, batch: Sequence[_Waiting], refusal: Refused) -> None:
         for each in batch:
-            # Its sender may have been told meanwhile that it had waited for too long.
+            # Its sender may have been answered meanwhile that it had waited for too long.
             with contextlib.suppress(InvalidStateError):
                 each.outcome.set_exception(refusal)
 
@@ -377,5 +377,3 @@ class Receiver:
 
     def _sum(self, name: str) -> int:
         return int(self._counts[f"persist_webhook_{name}", (("source", self.source.name),)])
-
-

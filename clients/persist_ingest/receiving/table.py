@@ -54,7 +54,7 @@ class WebhookTable:
         memory: Memory | None,
         pause: Callable[[float], object],
     ) -> None:
-        """``memory``: where deliveries are told apart; an empty one. ``pause``: waits for seconds."""
+        """``memory``: in which deliveries are looked up; an empty one. ``pause``: waits for seconds."""
         self.memory = memory
         self.shard: ShardId = source.shards[export]
         self._client = the_client
@@ -258,7 +258,10 @@ class WebhookTable:
             self._forget()
 
     def _forget(self) -> None:
-        """Begin anew with what the table says. SUBTLE: after a restore deliveries are not there any more that were, and are to be taken again."""
+        """Begin anew with what the table says.
+
+        SUBTLE: after a restore deliveries are not there any more that were, and are to be taken again.
+        """
         self.close()
         self._writer = self._oracle = self._known = None
         if self.memory is not None:

@@ -97,6 +97,7 @@ def rows(location: Location, *columns: str, source: str = "hook", export: str = 
     shard = Records(the_client).source(source).shards[export]
     with the_client.open_reader(shard) as reader:
         upper = the_client.recent_upper(shard).time
+        assert upper is not None
         table = reader.snapshot(upper - 1).to_arrow([*columns])
     found: Counter[Any] = Counter()
     for *values, diff in zip(*(column.to_pylist() for column in table.columns), strict=True):

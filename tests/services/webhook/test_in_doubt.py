@@ -1,4 +1,4 @@
-"""An append whose answer is lost: found out in time, or told so, and never made twice."""
+"""An append whose answer is lost: found out in time, or reported so, and never made twice."""
 
 import asyncio
 import functools
@@ -58,7 +58,7 @@ def tried(place: Location, proxy: Proxy, cut: Callable[[], object], *, named: bo
         with pytest.raises(Indeterminate):
             table.append(wanted, until)
     healed()
-    # What a sender that was told so repeats: under its name it is known, from the table.
+    # What a sender that was answered so repeats: under its name it is known, from the table.
     if named:
         assert table.append(wanted, system().monotonic() + 30.0) is None
         assert known(memory)

@@ -1,4 +1,4 @@
-"""Webhooks: what a sender was told is durable is there once, whoever serves, dies, repeats or is slow."""
+"""Webhooks: what was answered as durable is there once, whichever servers die and senders repeat or are slow."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Iterator[Location]:
 
 @pytest.fixture
 def once(here: Location) -> Location:
-    """A place with a webhook that tells deliveries apart."""
+    """A place with a webhook whose deliveries have names."""
     create(here, "hook", "webhook", ONCE)
     return here
 
@@ -65,7 +65,7 @@ def test_what_was_answered_is_in_the_next_strict_read_and_an_idle_one_is_complet
             answer = post(port, body, X_Hub_Signature_256=signed(body), X_GitHub_Event="push", Cookie="secret")
             assert (answer.status, answer.json["rows"], answer.json["repeated"]) == (200, 1, False)
             assert sql("SELECT count(*) AS n FROM rows WHERE event = 'push'") == [{"n": nth + 1}]
-        # Nobody sends: a table that is written now can be read together with it all the same.
+        # None is sent: a table that is written now can be read together with it all the same.
         for nth in range(3):
             sql(f"INSERT INTO mine VALUES ({nth})")
             (both,) = sql("SELECT (SELECT count(*) FROM rows) AS n, count(*) AS m FROM mine")
@@ -246,10 +246,11 @@ def test_a_source_that_was_dropped_is_gone_and_its_server_says_so(once: Location
 
 
 def test_one_is_made_by_sql_served_by_a_command_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    here = Location(directory=str(tmp_path / "data"))
+    directory = str(tmp_path / "data")
+    here = Location(directory=directory)
     made = "CREATE SOURCE hook FROM webhook (check = 'bearer', secret = 'env:HOOK', format = 'json-lines', "
     made += "schema = 'id bigint', key = 'id', rememberHours = 2, idempotencyHeader = 'Idempotency-Key')"
-    assert run(["sql", "--location", here.directory, made], {}) == 0
+    assert run(["sql", "--location", directory, made], {}) == 0
     assert "persist serve webhook hook" in capfd.readouterr().err
     metrics = asyncio.run(free_endpoint())
     with process(here, "--side-listen", metrics, HOOK="sesame") as (serving, port):
@@ -257,7 +258,7 @@ def test_one_is_made_by_sql_served_by_a_command_and_counted(tmp_path: Path, capf
         assert post(port, sent, Idempotency_Key="a", Authorization="Bearer sesame").json["rows"] == 2
         assert post(port, sent, Idempotency_Key="a", Authorization="Bearer sesame").json["repeated"] is True
         assert post(port, sent, Idempotency_Key="b", Authorization="Bearer other").reason == "WRONG_SIGNATURE"
-        assert run(["sql", "--location", here.directory, "--csv", "SELECT id FROM rows ORDER BY id"], {}) == 0
+        assert run(["sql", "--location", directory, "--csv", "SELECT id FROM rows ORDER BY id"], {}) == 0
         assert capfd.readouterr().out == '"id"\n1\n2\n'
         with urllib.request.urlopen(f"http://{metrics}/metrics") as answer:
             told = answer.read().decode()
@@ -271,6 +272,6 @@ def test_one_is_made_by_sql_served_by_a_command_and_counted(tmp_path: Path, capf
             assert each in told
         serving.send_signal(signal.SIGTERM)
         assert serving.join(60) == 0
-    assert run(["sql", "--location", here.directory, "DROP SOURCE hook"], {}) == 0
+    assert run(["sql", "--location", directory, "DROP SOURCE hook"], {}) == 0
     assert Records(client(here)).sources() == {}
     release(here)

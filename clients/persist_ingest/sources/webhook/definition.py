@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema
+from persist.arrow import ArrowField
 from persist.typed import Fields
 from persist_ingest.decode.exact import Decoder
 from persist_ingest.decode.json_rows import JsonDecoder
@@ -147,12 +148,10 @@ class WebhookDefinition:
         for old, _ in self.renames.pairs:
             if old in ours:
                 raise InvalidArgument(f"option {RENAMES} is about columns of the body", hint="leave it out", column=old)
-        both = [*self.payload, *self.beside]
+        both: list[ArrowField] = [*self.payload, *self.beside]
         names = [each.name.lower() for each in both]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise InvalidArgument(
-                "a column is there twice", hint=f"rename it: {RENAMES}={twice[0]}:…", column=twice[0]
-            )
+            raise InvalidArgument("a column is there twice", hint=f"rename it: {RENAMES}={twice[0]}:…", column=twice[0])
         found = self.key or ((DELIVERY if self.once_by else RECEIVED).name,)
         return self.renames.keyed(pa.schema(both), found)
 

@@ -1,4 +1,4 @@
-"""Why a request is not taken, as its sender is told: a status of HTTP, a reason that programs know, and words.
+"""Why a request is not taken, as its sender is answered: a status of HTTP, a reason that programs know, and words.
 
 Source: RFC 9110 section 15; RFC 6585.
 """

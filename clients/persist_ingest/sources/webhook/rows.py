@@ -150,10 +150,8 @@ def _objects(body: bytes) -> list[bytes | None]:
         text = body.decode()
         found: list[bytes | None] = []
         at = _past_space(text, _past_space(text, 0) + 1)
-        if text[at : at + 1] == "]":
-            at = _past_space(text, at + 1)
-        else:
-            at = _elements(text, at, decoder, found)
+        is_empty = text[at : at + 1] == "]"
+        at = _past_space(text, at + 1) if is_empty else _elements(text, at, decoder, found)
         if at != len(text):
             raise ValueError(f"something stands after the array, at {at}")
     except (ValueError, RecursionError) as error:
