@@ -137,10 +137,10 @@ class WebhookDefinition:
     @property
     def beside(self) -> pa.Schema:
         """The columns that are of a request, not of its body."""
-        named = [_INCLUDED[each] for each in self.include]
-        added = [DELIVERY, RECEIVED, FINGERPRINT] if self.once_by else [] if self.key else [RECEIVED]
-        told = [pa.field(column, pa.string()) for _, column in self.headers]
-        return pa.schema([*told, *named, *(each for each in added if each not in named)])
+        named: list[ArrowField] = [_INCLUDED[each] for each in self.include]
+        added: list[ArrowField] = [DELIVERY, RECEIVED, FINGERPRINT] if self.once_by else [] if self.key else [RECEIVED]
+        told: list[ArrowField] = [pa.field(column, pa.string()) for _, column in self.headers]
+        return pa.schema(told + named + [each for each in added if each not in named])
 
     def schema(self) -> Schema:
         """The table's. Raises InvalidArgument: a column that is there twice, or whose name is taken."""
