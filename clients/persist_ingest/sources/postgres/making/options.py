@@ -17,6 +17,7 @@ NAMES: Final = (
     "excludeTables",
     "includeColumns",
     "excludeColumns",
+    "renameColumns",
     "publication",
     "slot",
     "setReplicaIdentity",
@@ -30,6 +31,7 @@ RESNAPSHOT: Final = "resnapshot"
 _NAME_MAX: Final = 63
 _PART: Final = r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*'
 _TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
+_RENAME: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}:{_PART}(?:,|$)")
 _COLUMN: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}(?:,|$)")
 
 
@@ -38,7 +40,8 @@ class Options:
     """``tables``: pairs of schema and name; None: all of the publication, without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
-    read. ``snapshot_tasks``: about how many. ``takes_over``: altered tables are snapshotted again by themselves.
+    read. ``renames``: schema, table, column and what it is called instead. ``snapshot_tasks``: about how many.
+    ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     dsn: str
@@ -52,6 +55,7 @@ class Options:
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
+    renames: tuple[tuple[str, ...], ...] = ()
 
 
 def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
@@ -77,6 +81,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         exclude_tables=_names(raw, "excludeTables", _TABLE, "public.log"),
         include_columns=_names(raw, "includeColumns", _COLUMN, "public.orders.id"),
         exclude_columns=_names(raw, "excludeColumns", _COLUMN, "public.orders.secret"),
+        renames=_names(raw, "renameColumns", _RENAME, "public.orders.ts:moment"),
         publication=raw.get("publication") or standard,
         slot=slot,
         set_replica_identity=_flag(raw, "setReplicaIdentity"),

@@ -38,6 +38,7 @@ from persist_ingest.sources.postgres.making.defining import (
 )
 from persist_ingest.sources.postgres.making.options import Options, parse_options
 from persist_ingest.sources.postgres.making.over import taken_over
+from persist_ingest.sources.postgres.making.renaming import checked
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
@@ -433,15 +434,13 @@ def _define(
         takes_over=options.takes_over,
     )
     excluded = _excluded(holder, options, chosen)
+    definition = replace(definition, renames=checked(options.renames, _columns(holder, chosen), excluded))
     return defined(holder, definition, chosen, excluded)
 
 
 def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
     """By table the columns that are not to be read."""
-    names = {
-        table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
-        for table in chosen
-    }
+    names = _columns(holder, chosen)
     every = {name for each in names.values() for name in each}
     _check_there("includeColumns", options.include_columns, every)
     _check_there("excludeColumns", options.exclude_columns, every)
@@ -453,6 +452,14 @@ def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Lis
             if name in options.exclude_columns or (name[:2] in some and name not in options.include_columns)
         )
         for oid, each in names.items()
+    }
+
+
+def _columns(holder: UpstreamConnection, chosen: Sequence[Listed]) -> dict[int, list[tuple[str, str, str]]]:
+    """By table schema, table and name of each column."""
+    return {
+        table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
+        for table in chosen
     }
 
 
