@@ -514,6 +514,18 @@ class Announces(Protocol):
 
 
 @runtime_checkable
+class Alters(Protocol):
+    """A SourceType some options of whose sources may be given otherwise later. ``alterable``: their names."""
+
+    @property
+    def alterable(self) -> Sequence[str]: ...
+
+    def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
+        """The definition with these options. Nothing upstream is asked. Raises InvalidArgument."""
+        ...
+
+
+@runtime_checkable
 class Pushed(Protocol):
     """A SourceType whose messages are sent to servers that append them: no pipeline runs such a source."""
 

@@ -229,6 +229,15 @@ def resnapshot_source(
     note(f"{export} holds what {source.type} holds now, and goes on with the others: persist source status {name}")
 
 
+def alter_source(run: Invocation, target: LocationTarget, name: str, options: Mapping[str, str]) -> None:
+    """Give it other options."""
+    source = ingest.alter(_location(run, target), name, options)
+    if run.json:
+        print_json(_shown(source))
+        return
+    note(f"{name} has {', '.join(f'{key}={value}' for key, value in options.items())} from now on")
+
+
 def add_to_source(
     run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int, state_dir: str
 ) -> None:

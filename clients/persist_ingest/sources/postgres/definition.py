@@ -192,8 +192,10 @@ def _table(given: Fields) -> PublishedTable:
 
 
 def named(columns: Sequence[Column], renames: Mapping[str, str] = AS_UPSTREAM) -> tuple[Column, ...]:
-    """The columns, each called in a way that no other one is, nor a shard's own columns. ``renames``: those by name that
-    are called otherwise whatever others are called."""
+    """The columns, each called in a way that no other one is, nor a shard's own columns.
+
+    ``renames``: what some are called, by name, whatever others are.
+    """
     mine = {column.name: renames[column.name] for column in columns if column.name in renames}
     used = {name.lower() for name in mine.values()}
     found = []

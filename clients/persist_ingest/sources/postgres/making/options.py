@@ -26,6 +26,8 @@ NAMES: Final = (
     "badRows",
     "onAltered",
 )
+ALTERABLE: Final = ("onAltered",)
+"""Those that may be given otherwise later."""
 STALL: Final = "stall"
 RESNAPSHOT: Final = "resnapshot"
 _NAME_MAX: Final = 63
@@ -68,9 +70,6 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         raise InvalidArgument("option dsn is missing", hint="such as host=db dbname=shop user=persist")
     if raw.get("badRows", "fail") != "fail":
         raise InvalidArgument("the PostgreSQL source can only fail on bad rows", hint="leave badRows out")
-    on_altered = raw.get("onAltered", STALL)
-    if on_altered not in (STALL, RESNAPSHOT):
-        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=on_altered)
     standard = default_name(source)
     slot = raw.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
@@ -87,8 +86,24 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         set_replica_identity=_flag(raw, "setReplicaIdentity"),
         replace_slot=_flag(raw, "replaceSlot"),
         snapshot_tasks=_count(raw, "snapshotTasks", 4),
-        takes_over=on_altered == RESNAPSHOT,
+        takes_over=_takes_over(raw.get("onAltered", STALL)),
     )
+
+
+def parse_altered(raw: Mapping[str, str]) -> bool:
+    """``takes_over``, of the options of a source that was created before. Raises InvalidArgument."""
+    fixed = [name for name in raw if name.lower() in {each.lower() for each in NAMES if each not in ALTERABLE}]
+    if fixed:
+        raise InvalidArgument(
+            "this option is as the source was created with", hint=f"of {', '.join(ALTERABLE)}", option=fixed[0]
+        )
+    return _takes_over(check_options(raw, ALTERABLE, "a source that is there").values["onAltered"])
+
+
+def _takes_over(text: str) -> bool:
+    if text not in (STALL, RESNAPSHOT):
+        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=text)
+    return text == RESNAPSHOT
 
 
 def default_name(source: str) -> str:

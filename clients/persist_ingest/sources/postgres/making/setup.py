@@ -36,7 +36,7 @@ from persist_ingest.sources.postgres.making.defining import (
     initial_schema,
     is_by_key,
 )
-from persist_ingest.sources.postgres.making.options import Options, parse_options
+from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_altered, parse_options
 from persist_ingest.sources.postgres.making.over import taken_over
 from persist_ingest.sources.postgres.making.renaming import checked
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
@@ -109,6 +109,13 @@ class PostgresSource:
     def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
         """See TakesOver."""
         return taken_over(PostgresDefinition.from_json(definition), export, now_ms)
+
+    alterable = ALTERABLE
+
+    def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
+        """See Alters."""
+        takes_over = parse_altered(options)
+        return replace(PostgresDefinition.from_json(definition), takes_over=takes_over).to_json()
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
