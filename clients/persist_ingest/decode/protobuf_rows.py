@@ -8,7 +8,7 @@ Source: Confluent, wire format (message indexes); Protocol Buffers, encoding, an
 import base64
 import binascii
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +25,7 @@ from persist_ingest.decode.exact import ERROR_CHARS_MAX, Bad, Decoded, decode_ex
 Read: TypeAlias = Callable[[Any], object]
 """A value of a message as Arrow takes it."""
 
-_PLAIN: Final = {
+_PLAIN: Final[Mapping[int, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
     FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
@@ -214,8 +214,10 @@ def _repeated(field: FieldDescriptor, inside: tuple[str, ...]) -> tuple[pa.DataT
 def _value(field: FieldDescriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, Read]:
     """A single value. Raises InvalidArgument: a message inside itself."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        assert field.message_type is not None
         return _message(field.message_type, inside, field.name)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        assert field.enum_type is not None
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return pa.string(), lambda number: names.get(number, str(number))
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:

@@ -518,7 +518,9 @@ class Alters(Protocol):
     """A SourceType some options of whose sources may be given otherwise later. ``alterable``: their names."""
 
     @property
-    def alterable(self) -> Sequence[str]: ...
+    def alterable(self) -> Sequence[str]:
+        """Names of options."""
+        ...
 
     def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
         """The definition with these options. Nothing upstream is asked. Raises InvalidArgument."""

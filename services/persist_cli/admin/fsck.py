@@ -63,9 +63,7 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
                 await m.check_known(shard)
             report = steps if alone else lambda _: None
             found = await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=report)
-            # Of what cannot be read the rows are not counted.
-            is_sound = all(each.note for each in found)
-            return [*found, *await negative_rows(m, shard)] if deep and is_sound else found
+            return found + await negative_rows(m, shard, found) if deep else found
 
         # Deep checks hold whole parts in memory.
         walk = Walk(chosen, check, after=after, at_once=1 if deep else AT_ONCE)

@@ -50,9 +50,12 @@ def test_those_of_a_source_are_a_problem(persist, tmp_path: Path) -> None:
         for name, kind in zip(writer.schema.key.names, writer.schema.key.types, strict=True)
     }
     vals = {
-        name: pa.nulls(1, kind) for name, kind in zip(writer.schema.val.names, writer.schema.val.types, strict=True)
+        name: pa.array([None], kind)
+        for name, kind in zip(writer.schema.val.names, writer.schema.val.types, strict=True)
     }
-    writer.append_at_upper(pa.table({**keys, **vals, "diff": [-1]}), not_before=client(here).recent_upper(shard).time)
+    writer.append_at_upper(
+        pa.table({**keys, **vals, "diff": [-1]}), not_before=client(here).recent_upper(shard).time or 0
+    )
     release(here)
     done = persist("fsck", "--deep", "--location", here.directory, "--json")
     assert done.code == 1

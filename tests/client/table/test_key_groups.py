@@ -58,11 +58,9 @@ async def test_what_is_found_is_what_is_there_and_blocks_between_are_not_read(
             wanted = {named(number): expected[named(number)] for number in numbers if named(number) in expected}
             assert {(row["name"], row["n"]): row["value"] for row in found} == wanted
             assert len(found) == len(wanted)
-            (whole,) = snapshot.splits(1, keys=key_range(keys)) or [None]
-            if whole is None:
-                continue
-            ordered = sorted(keys.to_pylist())
-            groups = key_groups(whole.parts, ordered)
+            parts = [part for split in snapshot.splits(1, keys=key_range(keys)) for part in split.parts]
+            ordered: list[bytes] = sorted(filter(None, keys.to_pylist()))
+            groups = key_groups(parts, ordered)
             assert [place for begin, end in groups for place in range(begin, end)] == list(range(count))
             seen.add(min(len(groups), 3))
             apart = sum(_rows(snapshot, keys_in) for keys_in in (ordered[begin:end] for begin, end in groups))

@@ -17,9 +17,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import fastavro
-import grpc_tools
 from google.protobuf import descriptor_pb2
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]  # it has no stubs
 
 
 class RegistryServer:
@@ -136,7 +135,7 @@ def compiled(folder: Path, name: str, text: str) -> bytes:
     """What protoc makes of a file, beside those that were compiled in this folder before: a FileDescriptorProto."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
-    known = Path(grpc_tools.__file__).parent / "_proto"
+    known = Path(protoc.__file__).parent / "_proto"
     out = folder / "out.pb"
     assert protoc.main(["", f"-I{folder}", f"-I{known}", f"--descriptor_set_out={out}", name]) == 0
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file

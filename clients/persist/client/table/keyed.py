@@ -27,10 +27,8 @@ async def rows_with_keys(runtime: Runtime, snapshot: "Snapshot", keys: pa.LargeB
     another read; holds the rows that have one of them.
     """
     ordered = await computed(runtime, len(keys), _ascending, keys)
-    (whole, *_) = snapshot.splits(1, keys=key_range(ordered)) or [None]
-    if whole is None:
-        return schema.updates.empty_table()
-    groups = await computed(runtime, len(keys), key_groups, whole.parts, ordered.to_pylist())
+    parts = [part for split in snapshot.splits(1, keys=key_range(ordered)) for part in split.parts]
+    groups = await computed(runtime, len(keys), key_groups, parts, ordered.to_pylist())
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def read(begin: int, end: int) -> pa.Table:

@@ -219,9 +219,9 @@ def _is_same(registry: Registry, declared: Registered) -> bool:
         return False
     if found.type == PROTOBUF or found.type != declared.type:
         return found == declared
-    pairs = zip((found, *found.parts), (declared, *declared.parts), strict=False)
-    is_long = len(found.parts) == len(declared.parts)
-    return is_long and all(bool(json.loads(one.text) == json.loads(other.text)) for one, other in pairs)
+    texts = [[each.text, *(part.text for part in each.parts)] for each in (found, declared)]
+    one, other = ([json.loads(text) for text in each] for each in texts)
+    return one == other
 
 
 @functools.lru_cache(maxsize=256)

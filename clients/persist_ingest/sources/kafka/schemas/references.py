@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from persist import InvalidArgument
 from persist.typed import Json
-from persist_ingest.sources.kafka.schemas.rest import Part
+from persist_ingest.sources.kafka.schemas.rest import Referred
 
 NODES_MAX: Final = 20_000
 """Parts of a schema that was made whole."""
@@ -22,7 +22,7 @@ _NAMED: Final = ("record", "enum", "fixed", "error")
 
 
 @functools.lru_cache(maxsize=256)
-def whole_avro(text: str, parts: tuple[Part, ...]) -> str:
+def whole_avro(text: str, parts: tuple[Referred, ...]) -> str:
     """The schema with each named type of the parts in place of where it is first named. Raises InvalidArgument."""
     if not parts:
         return text
@@ -81,7 +81,7 @@ class _Inlined:
 
 
 @functools.lru_cache(maxsize=256)
-def whole_json(text: str, parts: tuple[Part, ...]) -> str:
+def whole_json(text: str, parts: tuple[Referred, ...]) -> str:
     """The JSON Schema with what it refers to in place of each reference. Raises InvalidArgument, also for recursion."""
     if '"$ref"' not in text:
         return text

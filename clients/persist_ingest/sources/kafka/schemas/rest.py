@@ -38,7 +38,7 @@ class UnknownSchema(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Referred:
     """A schema that others refer to, by this name."""
 
     name: str
@@ -57,12 +57,12 @@ class Registered:
     type: str
     text: str
     is_whole: bool = True
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Referred, ...] = ()
 
     @classmethod
     def from_json(cls, given: Fields) -> "Registered":
         """As it was recorded, in this release or an earlier one."""
-        return cls(**{**given, "parts": tuple(Part(**each) for each in given.get("parts", ()))})
+        return cls(**{**given, "parts": tuple(Referred(**each) for each in given.get("parts", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _schema(registry: Registry, id: int) -> Registered:
 
 def _fetched(registry: Registry, id: int) -> Registered:
     kind, text, references = _alone(registry, id)
-    parts: dict[str, Part] = {}
+    parts: dict[str, Referred] = {}
     _refer(registry, references, parts, kind, 0)
     return Registered(id, kind, text, is_whole=not references, parts=tuple(parts.values()))
 
@@ -221,7 +221,7 @@ def _alone(registry: Registry, id: int) -> tuple[str, str, tuple[tuple[str, str,
 
 
 def _refer(
-    registry: Registry, references: Sequence[tuple[str, str, str]], parts: dict[str, Part], kind: str, depth: int
+    registry: Registry, references: Sequence[tuple[str, str, str]], parts: dict[str, Referred], kind: str, depth: int
 ) -> None:
     """Collect what is referred to, each after what that refers to. Raises UnknownSchema, InvalidArgument."""
     for name, subject, version in references:
@@ -247,7 +247,7 @@ def _refer(
                 f"a schema of {kind} refers to one of {other}", hint="register it anew", subject=subject
             )
         _refer(registry, further, parts, kind, depth + 1)
-        parts.setdefault(name, Part(name, text))
+        parts.setdefault(name, Referred(name, text))
 
 
 def _not_understood(registry: Registry) -> LocationError:
