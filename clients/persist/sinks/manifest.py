@@ -111,7 +111,12 @@ class Manifest:
         return (path for path in self._folder.iterdir() if OURS.fullmatch(path.name) and path.name not in named)
 
     def _parsed(self, text: str) -> FolderState:
-        found: Record = json.loads(text)
+        try:
+            found: Record = json.loads(text)
+        except ValueError as error:
+            raise self._foreign() from error
+        if not _is_head(found):
+            raise self._foreign()
         version = found.get("version", WHOLE)
         if "history" not in found:
             found["cursor"], found["history"] = of_earlier_release(found["cursor"]) or (found["cursor"], 0)
@@ -161,9 +166,35 @@ class Manifest:
         durable(self._folder, MANIFEST, lambda path: path.write_text(json.dumps(head, indent=1)))
         old.unlink(missing_ok=True)
 
+    def _foreign(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"no sink wrote the {MANIFEST} of this folder: nothing was written",
+            hint="put back what it held, or make a new cursor and deliver that into another folder",
+            folder=self._folder,
+        )
+
     def _damaged(self, why: str) -> InvalidArgument:
         hint = "restore the folder, or deliver a new cursor or sink into another one"
         return InvalidArgument(f"the manifest of this folder is damaged: {why}", hint=hint, folder=self._folder)
+
+
+def _is_head(found: object) -> bool:
+    """Whether a sink may have written it, of this release or of another. Of a later one nothing else is known."""
+    if not isinstance(found, dict) or not isinstance(found.get("version", WHOLE), int):
+        return False
+    version, position = found.get("version", WHOLE), found.get("position")
+    common = (
+        isinstance(found.get("cursor"), str)
+        and isinstance(found.get("history", 0), int)
+        and "columns" in found
+        and (position is None or isinstance(position, int))
+    )
+    if version == WHOLE:
+        return common and isinstance(found.get("files"), list)
+    if version == VERSION:
+        named = isinstance(found.get("segments"), list) and OURS.fullmatch(str(found.get("log"))) is not None
+        return common and named
+    return common
 
 
 def durable(folder: Path, name: str, write: Callable[[Path], object]) -> None:
