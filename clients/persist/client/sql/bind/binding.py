@@ -10,7 +10,6 @@ from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
 from persist.client.sql.bind.exact import check_quoted
-from persist.client.sql.bind.integers import whole
 from persist.client.sql.bind.meaning import meant
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.positions import where
@@ -94,8 +93,7 @@ class BoundQuery:
     def sql(self, ts: int) -> str:
         """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
         try:
-            query = functions.with_time(self.query, ts) if self.asks_time else self.query.copy()
-            query = whole(query, (each.schema for each in self.relations.values()))
+            query = functions.with_time(self.query, ts) if self.asks_time else self.query
             return query.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise SqlNotSupported(

@@ -1,4 +1,4 @@
-"""What the process that leads tells in settings of the catalog, for all to see.
+"""What the process that leads keeps in settings of the catalog, for all to see.
 
 Why what is kept up does not go on: a setting for each view or index that is stalled, gone once it goes on. And how
 often what roles may do with an object was changed. Source: collections: the controller (views); ADR 24.
@@ -18,7 +18,7 @@ CONTAINERS: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectTyp
 
 
 class Stall(NamedTuple):
-    """``upper``: where it stands, None: nobody could see. ``since_ms``: milliseconds since 1970."""
+    """``upper``: where it stands, None: that is not known. ``since_ms``: milliseconds since 1970."""
 
     reason: str
     upper: Antichain | None
