@@ -38,7 +38,9 @@ class Floor:
         diffs = np.concatenate([np.full(old.num_rows, -1), np.ones(changes.num_rows, np.int64)])
         updates = pa.concat_tables([old, changes]).append_column("diff", pa.array(diffs))
         self._number += 1
-        pq.write_table(updates.sort_by(KEY), self._place / f"{self._number}.parquet", compression="zstd", compression_level=1)
+        pq.write_table(
+            updates.sort_by(KEY), self._place / f"{self._number}.parquet", compression="zstd", compression_level=1
+        )
 
 
 class Peer:

@@ -1,4 +1,4 @@
-"""Systems side by side: a process for each, and what each thing that it does takes by the clock and of the processor."""
+"""Systems side by side: a process for each, and what each thing that it does takes by the clock and of the CPU."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from bench.lakes.place import DELTA, ICEBERG, Lake, NoLake
 from bench.measure import Spread, ratios
 from bench.outcome import Outcome
 from bench.plan import Plan
-from bench.processes import Child, child
+from bench.processes import Child, ChildFailed, child
 
 OURS = "persist"
 _SECONDS = 1200.0
@@ -38,11 +38,13 @@ class Peer:
         self.spark = process.answer(_SECONDS)["spark"]
 
     def do(self, what: str, **arguments: object) -> Lap:
-        """Have it do what ``Program`` calls so."""
+        """Have it do what ``Program`` calls so. Raises ChildFailed."""
         before = self._process.tree_cpu_seconds
         self._process.tell(json.dumps({"do": what, **arguments}))
         answer = self._process.answer(_SECONDS)
         cpu = self._process.tree_cpu_seconds - before
+        if "error" in answer:
+            raise ChildFailed(f"{self.name} cannot {what}: {answer['error']}")
         return Lap(seconds=answer.pop("seconds"), cpu=cpu, found=answer)
 
 
@@ -52,12 +54,19 @@ class Laps:
     def __init__(self, peers: Sequence[Peer]) -> None:
         self.peers = peers
         self._laps: dict[tuple[str, str], list[Lap]] = {}
+        self._failed: dict[tuple[str, str], str] = {}
 
     def lap(self, name: str, what: str, **arguments: object) -> dict[str, Lap]:
-        """One turn of each system, kept under a name."""
+        """One turn of each system, kept under a name. What another than ours fails in is told beside its goal."""
         found = {}
         for peer in self.peers:
-            found[peer.name] = peer.do(what, **arguments)
+            try:
+                found[peer.name] = peer.do(what, **arguments)
+            except ChildFailed as failed:
+                if peer.name == OURS:
+                    raise
+                self._failed[name, peer.name] = str(failed)
+                continue
             self._laps.setdefault((name, peer.name), []).append(found[peer.name])
         return found
 
@@ -72,7 +81,9 @@ class Laps:
     ) -> None:
         """persist against others, by the clock and of the processor. ``per``: how many of a kind a lap is."""
         for theirs, limit in limits.items():
-            if (name, theirs) not in self._laps:
+            if (name, theirs) in self._failed:
+                outcome.check(goal, f"{what}: {self._failed[name, theirs]}", 0.0, None)
+            if len(self._laps.get((name, theirs), ())) != len(self._laps[name, OURS]):
                 continue
             for unit, samples in (("s", self.seconds), ("s CPU", self.cpu)):
                 mine, other = ([each / per for each in samples(name, system)] for system in (OURS, theirs))

@@ -10,7 +10,6 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.processes import ROOT
 
@@ -78,7 +77,13 @@ ICEBERG = Lake(name="iceberg", pyspark="4.1.4")
 def _done(command: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     answer = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+        env=environment,
+        stdin=subprocess.DEVNULL,
     )
     if answer.returncode:
         raise NoLake(f"{' '.join(command[:4])} failed: {(answer.stderr or answer.stdout)[-500:].strip()}")

@@ -1,11 +1,11 @@
-"""What each system calls writing, reading, merging and streaming, at its best. Tables lie in one folder of this machine.
+"""What each system calls writing, reading, merging and streaming, at its best. Tables lie in a folder of this machine.
 
 No import at the top but of the standard library: each system has a Python of its own.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 KEY = "id"
 
@@ -166,7 +166,7 @@ class Iceberg(System):
     """Tables of a catalog of folders, rows taken out by deletion vectors (format 3)."""
 
     name = "iceberg"
-    properties = {
+    properties: Final = {
         "format-version": "3",
         "write.delete.mode": "merge-on-read",
         "write.update.mode": "merge-on-read",

@@ -1,4 +1,4 @@
-"""P8C: rows changed through Spark: an overwrite of a large table by few rows, and MERGE beside its floor and deltalake."""
+"""P8C: rows changed through Spark: a large table overwritten by few rows, and MERGE beside its floor and deltalake."""
 
 import json
 import tempfile
@@ -72,8 +72,9 @@ def _merges(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
                           ours=Spread.of(mine).show(shown), against=Spread.of(other).show(shown))  # fmt: skip
     slow = "merge by another column"
     for shown, samples in ((" s", laps.seconds), (" s CPU", laps.cpu)):
-        outcome.check(GOAL, f"{what.removesuffix('key')}another column,{shown}", Spread.of(samples(slow, OURS)).mid, None,
-                      unit=shown, ours=Spread.of(samples(slow, OURS)).show(shown))  # fmt: skip
+        found = Spread.of(samples(slow, OURS))
+        outcome.check(GOAL, f"{what.removesuffix('key')}another column", found.mid, None, unit=shown,
+                      ours=found.show(shown))  # fmt: skip
     outcome.keep("merge floors", others)
 
 
