@@ -20,6 +20,7 @@ SCHEMA = persist.Schema(
     val={"name": pa.string(), "n": pa.int64(), "small": pa.int16(), "at": pa.timestamp("us", tz="UTC")},
 )
 COLUMNS = "id long, name string, n long, small short, at timestamp"
+EVERY = 1 << 63
 NAMES = ("a", "b", "b2", "ä", "zz", "", None)
 
 
@@ -39,7 +40,8 @@ FORMS: dict[str, Callable[[MergeBuilder], MergeBuilder]] = {
 
 @pytest.fixture(autouse=True)
 def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of a few rows are read by several tasks."""
+    """Tables of a few rows are read by several tasks, and every source is small."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", EVERY)
     monkeypatch.setattr(splitting, "_SPLIT_BYTES_MIN", 1)
 
 
@@ -74,7 +76,7 @@ def test_merge_by_another_column_is_what_a_join_makes(
         return tasks(write, change)
 
     monkeypatch.setattr(running, "_tasks", planned)
-    for size in (1 << 40, 0):
+    for size in (EVERY, 0):
         monkeypatch.setattr(sources, "SMALL_BYTES", size)
         held = Held(spark, client, {"location": location, "shard": str(persist.ShardId.new())}, SCHEMA)
         _filled(held, random.Random(7))
