@@ -105,7 +105,7 @@ class Persist(System):
         self.table(table).delete(where)
 
     def changes(self, table: str) -> Any:
-        options = {"startingVersion": "earliest", "maxTimesPerTrigger": "1"}
+        options = {"startingVersion": "earliest", "maxFilesPerTrigger": "1"}
         return self.spark.readStream.format("persist").options(**self._where(table), **options).load()
 
     def sink(self, writer: Any, table: str) -> Any:
