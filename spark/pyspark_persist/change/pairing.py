@@ -220,7 +220,7 @@ class Pair:
     """What executors run: rows of the source in, of a range of keys; the pairs out, and what is unmatched if asked.
 
     ``keys``: the places of the columns that are equal, on both sides; the first is called ``first`` in the shard.
-    ``split``: None: no row of the table. ``found``: told which rows of the source match.
+    ``split``: None: no row of the table. ``found``: gets the rows of the source that match.
     """
 
     split: "persist.Split | None"
