@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import InvalidArgument, Predicate
-from persist.arrow import ArrowArray, Numbers
+from persist.arrow import ArrowArray, ArrowColumn, ArrowScalar, Numbers
 from persist.typed import AnyValue
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Among(Predicate):
             rows = rows[column.is_valid().to_numpy()[rows]]
         return table if len(rows) == table.num_rows else table.take(pa.array(rows))
 
-    def _near(self, table: pa.Table, column: pa.ChunkedArray) -> pa.Table:
+    def _near(self, table: pa.Table, column: ArrowColumn) -> pa.Table:
         ends = pc.min_max(column)
         low, high = ends["min"].as_py(), ends["max"].as_py()
         if low is None:
@@ -94,7 +94,7 @@ def _fitting(values: ArrowArray, kind: pa.DataType) -> ArrowArray:
             values = values.filter(
                 pc.and_(pc.greater_equal(values, max(low, _LEAST)), pc.less_equal(values, min(high, _GREATEST)))
             )
-        return values.cast(kind)  # type: ignore[no-any-return]  # kernels have no types
+        return values.cast(kind)
     except pa.ArrowException as error:
         raise InvalidArgument("the values are not the column's", hint=str(error), type=kind) from error
 
@@ -105,18 +105,23 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
-def _numbers(column: ArrowArray | pa.ChunkedArray) -> Numbers:
+def _numbers(column: ArrowColumn) -> Numbers:
     """Values as i64, 0 for null."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if pa.types.is_temporal(column.type):
-        column = column.view(pa.int64() if pa.types.is_timestamp(column.type) else pa.int32())
-    return pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False)  # type: ignore[no-any-return]  # its class is known from its type
+    array = _array(column)
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int64() if pa.types.is_timestamp(array.type) else pa.int32())
+    return pc.fill_null(array, 0).to_numpy().astype(np.int64, copy=False)  # type: ignore[no-any-return]  # its class is known from its type
+
+
+def _array(column: ArrowColumn) -> ArrowArray:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _hashes(numbers: Numbers) -> Numbers:
     return (numbers.view(np.uint64) * _ODD) >> _SHIFT
 
 
-def _value(scalar: pa.Scalar) -> AnyValue:
+def _value(scalar: ArrowScalar) -> AnyValue:
     return scalar.as_py()

@@ -153,7 +153,7 @@ def _searched(
     return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=task, rest=unmatched)
 
 
-class _Either(AccumulatorParam["Numbers"]):
+class _Either(AccumulatorParam["Numbers"]):  # type: ignore[misc]  # pyspark is untyped here
     """Rows that some task found. A task that runs twice finds the same."""
 
     def zero(self, value: Numbers) -> Numbers:

@@ -21,7 +21,7 @@ def keep(path: Path, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks(), max_chunksize=READ_ROWS)
 
 
-class MemorySource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+class MemorySource(DataSource):
     """``format("memory")``: options ``path``, and ``columns``, comma separated."""
 
     @classmethod
@@ -43,13 +43,13 @@ class MemorySource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
 
 
 @dataclass
-class Share(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+class Share(InputPartition):
     """Every so many batches."""
 
     number: int
 
 
-class MappedReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+class MappedReader(DataSourceReader):
     def __init__(self, path: str, columns: list[str] | None) -> None:
         self._path, self._columns = path, columns
 

@@ -57,7 +57,7 @@ class Laps:
         self._failed: dict[tuple[str, str], str] = {}
 
     def lap(self, name: str, what: str, **arguments: object) -> dict[str, Lap]:
-        """One turn of each system, kept under a name. What another than ours fails in is told beside its goal."""
+        """One turn of each system, kept under a name. Where another than ours fails, that stands beside its goal."""
         found = {}
         for peer in self.peers:
             try:

@@ -59,7 +59,7 @@ class System:
         raise NotImplementedError
 
     def sink(self, writer: Any, table: str) -> Any:
-        """A stream's writer, told where to."""
+        """A stream's writer with its target."""
         raise NotImplementedError
 
     def _loaded(self, table: str) -> Any:

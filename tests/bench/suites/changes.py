@@ -72,9 +72,9 @@ def _merges(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
                           ours=Spread.of(mine).show(shown), against=Spread.of(other).show(shown))  # fmt: skip
     slow = "merge by another column"
     for shown, samples in ((" s", laps.seconds), (" s CPU", laps.cpu)):
-        found = Spread.of(samples(slow, OURS))
-        outcome.check(GOAL, f"{what.removesuffix('key')}another column", found.mid, None, unit=shown,
-                      ours=found.show(shown))  # fmt: skip
+        took = Spread.of(samples(slow, OURS))
+        outcome.check(GOAL, f"{what.removesuffix('key')}another column", took.mid, None, unit=shown,
+                      ours=took.show(shown))  # fmt: skip
     outcome.keep("merge floors", others)
 
 
