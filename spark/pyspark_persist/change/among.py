@@ -116,7 +116,7 @@ def _numbers(column: ArrowColumn) -> Numbers:
 def _array(column: ArrowColumn) -> ArrowArray:
     if not isinstance(column, pa.ChunkedArray):
         return column
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)  # type: ignore[return-value]  # narrower than Arrow is
 
 
 def _hashes(numbers: Numbers) -> Numbers:
