@@ -146,16 +146,14 @@ class _Recorded:
     upper: int
     texts: Mapping[tuple[str, str], str]
 
-    def of(self, kind: str) -> dict[str, Record]:
-        """Those of a kind, each call anew: they are the caller's."""
-        return {name: json.loads(text) for (each, name), text in self.texts.items() if each == kind}
+    def of(self, kind: str) -> dict[str, str]:
+        """Those of a kind, by name."""
+        return {name: text for (each, name), text in self.texts.items() if each == kind}
 
-    def after(self, kind: str, name: str, record: Fields | None) -> "_Recorded":
+    def after(self, kind: str, name: str, text: str | None) -> "_Recorded":
         """What they are once that record was appended at ``upper``."""
-        texts = {key: text for key, text in self.texts.items() if key != (kind, name)}
-        if record is not None:
-            texts[kind, name] = _text(record)
-        return _Recorded(self.place, self.upper + 1, texts)
+        texts = {key: each for key, each in self.texts.items() if key != (kind, name)}
+        return _Recorded(self.place, self.upper + 1, texts if text is None else {**texts, (kind, name): text})
 
 
 _seen: "weakref.WeakKeyDictionary[persist.Client, _Recorded]" = weakref.WeakKeyDictionary()
@@ -253,7 +251,7 @@ class Records:
 
     def _read(self, kind: str) -> dict[str, Record]:
         found = self._now()
-        return {} if found is None else found.of(kind)
+        return {} if found is None else {name: json.loads(text) for name, text in found.of(kind).items()}
 
     def _now(self) -> _Recorded | None:
         """What is recorded now; None: nothing was yet."""
@@ -301,15 +299,16 @@ class Records:
         for _ in range(_ATTEMPTS):
             now = self._now()
             at = 0 if now is None else now.upper
-            before = None if now is None else now.of(kind).get(name)
+            old = None if now is None else now.texts.get((kind, name))
+            before = None if old is None else json.loads(old)
             after = place(before)
             if after == before:
                 return after
-            updates = [_update(kind, name, before, at, -1)] if before is not None else []
-            updates += [_update(kind, name, after, at, 1)] if after is not None else []
+            new = None if after is None else json.dumps(after, sort_keys=True)
+            updates = [_update(kind, name, text, at, diff) for text, diff in ((old, -1), (new, 1)) if text is not None]
             if _appended(writer, updates, at):
                 if now is not None and _seen.get(self._client) is now:
-                    _seen[self._client] = now.after(kind, name, after)
+                    _seen[self._client] = now.after(kind, name, new)
                 # It happened: what only releases history must not make it look as if it had not.
                 with contextlib.suppress(PersistError):
                     since.compare_and_downgrade(since.opaque, [at])
@@ -337,12 +336,8 @@ def _some(names: list[str]) -> str:
     return (", ".join(names[:_SHOWN]) or "none yet") + more
 
 
-def _update(kind: str, name: str, record: Fields, ts: int, diff: int) -> Any:
-    return (({"kind": kind, "name": name}, {"record": _text(record)}), ts, diff)
-
-
-def _text(record: Fields) -> str:
-    return json.dumps(record, sort_keys=True)
+def _update(kind: str, name: str, text: str, ts: int, diff: int) -> Any:
+    return (({"kind": kind, "name": name}, {"record": text}), ts, diff)
 
 
 def source_of(record: Mapping[str, object]) -> Source | None:
