@@ -59,11 +59,11 @@ ORDER = (
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
 # Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here.
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
 """Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
 if CLASSES.exists():
-    JVM_OPTIONS = (*JVM_OPTIONS, "-Xlog:disable", f"-XX:SharedArchiveFile={CLASSES}")
+    JVM_OPTIONS += ["-Xlog:disable", f"-XX:SharedArchiveFile={CLASSES}"]
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
 
 
