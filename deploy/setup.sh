@@ -131,6 +131,20 @@ offer_kafka() {
     fi
 }
 
+# What Spark's classes are once they are loaded, for the many JVMs of the tests, which do without if it is not there.
+offer_classes() {
+    if [ "$(cat .venv/stamp-classes 2>/dev/null)" = "$(classes)" ]; then return; fi
+    say "loading Spark's classes once for all tests (half a minute)"
+    rm -f .venv/stamp-classes
+    if (. .venv/env && python deploy/spark_classes.py .venv/spark.jsa) >.venv/classes.log 2>&1; then
+        classes >.venv/stamp-classes
+    else
+        say "they could not be: tests of Spark take longer (.venv/classes.log)"
+    fi
+}
+
+classes() { { fingerprint; cat deploy/spark_classes.py; (. .venv/env && java -version 2>&1); } | cksum; }
+
 write_env() { # $1: JAVA_HOME or empty
     {
         printf 'PATH="%s/.venv/bin:$PATH"\n' "$PWD"
@@ -149,6 +163,7 @@ all)
     provide_java
     offer_balancer
     offer_kafka
+    offer_classes
     ;;
 python) python_packages stamp dev ;;
 docs)
