@@ -114,9 +114,20 @@ class FilesSink:
             found: Record = json.loads((self._folder / MANIFEST).read_text())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise self._foreign() from error
+        if not _is_manifest(found):
+            raise self._foreign()
         if "history" not in found:
             found["cursor"], found["history"] = of_earlier_release(found["cursor"]) or (found["cursor"], 0)
         return found
+
+    def _foreign(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"no sink wrote the {MANIFEST} of this folder: nothing was written",
+            hint="put back what it held, or make a new cursor and deliver that into another folder",
+            folder=self._folder,
+        )
 
     def _put(self, updates: pa.Table, name: str) -> None:
         """A whole file. One of the same name is what a process left that died before the manifest named it."""
@@ -140,6 +151,22 @@ class FilesSink:
                 os.fsync(opened)
             finally:
                 os.close(opened)
+
+
+def _is_manifest(found: object) -> bool:
+    """Whether a sink may have written it, of this release or of another."""
+    if not isinstance(found, dict) or not isinstance(found.get("version", VERSION), int):
+        return False
+    if found.get("version") != VERSION:
+        return "version" in found
+    position = found.get("position")
+    return (
+        isinstance(found.get("cursor"), str)
+        and isinstance(found.get("columns"), str)
+        and isinstance(found.get("history", 0), int)
+        and (position is None or isinstance(position, int))
+        and isinstance(found.get("files"), list)
+    )
 
 
 def with_error(work: Callable[[], None]) -> None:
