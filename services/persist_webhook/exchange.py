@@ -13,7 +13,6 @@ from typing import Final
 
 import h11
 
-from persist.typed import Record
 from persist_ingest.sources.webhook.refusals import (
     ENCODED,
     FAILED,
@@ -43,7 +42,7 @@ class Reply:
     retry: bool = False
 
     @classmethod
-    def of(cls, record: Record) -> "Reply":
+    def of(cls, record: Mapping[str, object]) -> "Reply":
         """A success."""
         return cls(200, json.dumps(record).encode() + b"\n")
 

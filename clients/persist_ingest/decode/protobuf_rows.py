@@ -17,6 +17,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from persist import InvalidArgument
 from persist.arrow import ArrowField
@@ -280,7 +281,7 @@ def _same(value: object) -> object:
     return value
 
 
-def _micros(moment: Any) -> int:
+def _micros(moment: Timestamp) -> int:
     """Microseconds since 1970; what is finer is cut. Raises ArrowInvalid outside the years 1 to 9999."""
     if not (_FIRST_SECOND <= moment.seconds <= _LAST_SECOND and 0 <= moment.nanos < 1_000_000_000):
         raise pa.ArrowInvalid("a Timestamp is outside the years 1 to 9999")

@@ -116,16 +116,17 @@ class WebhookDefinition:
         }
 
     @classmethod
-    def from_json(cls, given: Fields) -> "WebhookDefinition":
+    def from_json(cls, given: Mapping[str, object]) -> "WebhookDefinition":
         """What ``to_json`` gave."""
+        fields: Fields = given
         changed = {
-            "key": tuple(given["key"]),
-            "include": tuple(given["include"]),
-            "headers": tuple((str(name), str(column)) for name, column in given["headers"]),
-            "renames": Renames.from_json(given["renames"]),
-            "check": Check.from_json(given["check"]),
+            "key": tuple(fields["key"]),
+            "include": tuple(fields["include"]),
+            "headers": tuple((str(name), str(column)) for name, column in fields["headers"]),
+            "renames": Renames.from_json(fields["renames"]),
+            "check": Check.from_json(fields["check"]),
         }
-        return cls(**{**given, **changed})
+        return cls(**{**fields, **changed})
 
     @property
     def payload(self) -> pa.Schema:

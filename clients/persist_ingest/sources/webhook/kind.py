@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from persist import Schema
 from persist.runtime import system
 from persist.sources import Probe, SourceFrontier, SourceKind
-from persist.typed import Fields
 from persist_ingest.sources.port import Beginning, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.webhook.definition import WebhookDefinition
 
@@ -57,13 +56,13 @@ class WebhookType:
         reader = WebhookReader(definition, incarnation)
         yield Beginning(definition=kept, reader=reader, bound=SourceFrontier.minimum(SourceKind.LSN))
 
-    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> WebhookReader:
+    def open(self, definition: Mapping[str, object], schemas: Mapping[str, Schema]) -> WebhookReader:
         return WebhookReader(definition_of(definition), str(definition["incarnation"]))
 
-    def drop(self, definition: Fields) -> None:
+    def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing was set up."""
 
 
-def definition_of(recorded: Fields) -> WebhookDefinition:
+def definition_of(recorded: Mapping[str, object]) -> WebhookDefinition:
     """A webhook as it is recorded with its source."""
     return WebhookDefinition.from_json({name: each for name, each in recorded.items() if name != "incarnation"})

@@ -93,9 +93,10 @@ class Check:
         return {**named, "secrets": list(self.secrets)}
 
     @classmethod
-    def from_json(cls, given: Fields) -> "Check":
+    def from_json(cls, given: Mapping[str, object]) -> "Check":
         """What ``to_json`` gave."""
-        return cls(**{**given, "secrets": tuple(given["secrets"])})
+        fields: Fields = given
+        return cls(**{**fields, "secrets": tuple(fields["secrets"])})
 
 
 class Checker:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from persist import InvalidArgument
-from persist.typed import Json
 from persist_ingest.sources.kafka.schemas.rest import Referred
 
 NODES_MAX: Final = 20_000
@@ -26,7 +25,7 @@ def whole_avro(text: str, parts: tuple[Referred, ...]) -> str:
     """The schema with each named type of the parts in place of where it is first named. Raises InvalidArgument."""
     if not parts:
         return text
-    pending: dict[str, Json] = {}
+    pending: dict[str, object] = {}
     for part in parts:
         declared = _json(part.text)
         for each in declared if isinstance(declared, list) else [declared]:
@@ -38,12 +37,12 @@ def whole_avro(text: str, parts: tuple[Referred, ...]) -> str:
 class _Inlined:
     """``pending``: types of other schemas, by full names, that were not written yet."""
 
-    def __init__(self, pending: dict[str, Json]) -> None:
+    def __init__(self, pending: dict[str, object]) -> None:
         self._known = frozenset(pending)
         self._pending = pending
         self._left = NODES_MAX
 
-    def of(self, declared: Json, space: str, depth: int) -> Json:
+    def of(self, declared: object, space: str, depth: int) -> object:
         """``declared``, in this namespace."""
         self._left -= 1
         if self._left < 0 or depth > _DEPTH_MAX:
@@ -71,7 +70,7 @@ class _Inlined:
             ]
         return made
 
-    def _named(self, name: str, space: str, depth: int) -> Json:
+    def _named(self, name: str, space: str, depth: int) -> object:
         for full in (name, f"{space}.{name}") if "." not in name and space else (name,):
             if full in self._pending:
                 return self.of(self._pending.pop(full), full.rpartition(".")[0], depth + 1)
@@ -91,13 +90,13 @@ def whole_json(text: str, parts: tuple[Referred, ...]) -> str:
     files |= {str(each["$id"]): each for each in files.values() if isinstance(each, dict) and "$id" in each}
     left = [NODES_MAX]
 
-    def inside(name: str, declared: Json, file: Json, open_: tuple[str, ...]) -> Json:
+    def inside(name: str, declared: object, file: object, open_: tuple[str, ...]) -> object:
         """Only what columns are made of: elsewhere what looks like a reference may be a value."""
         if name == "properties" and isinstance(declared, dict):
             return {each: whole(declared[each], file, open_) for each in declared}
         return whole(declared, file, open_) if name in ("items", "oneOf", "anyOf") else declared
 
-    def whole(declared: Json, file: Json, open_: tuple[str, ...]) -> Json:
+    def whole(declared: object, file: object, open_: tuple[str, ...]) -> object:
         left[0] -= 1
         if left[0] < 0:
             raise InvalidArgument("the schema is too large with those that it refers to", hint="register a smaller one")
@@ -121,7 +120,7 @@ def whole_json(text: str, parts: tuple[Referred, ...]) -> str:
     return json.dumps(whole(root, root, (f"{id(root)}#",)))
 
 
-def _pointed(file: Json, pointer: str, reference: str) -> Json:
+def _pointed(file: object, pointer: str, reference: str) -> object:
     """What a JSON pointer names. Raises InvalidArgument."""
     found = file
     for step in filter(None, pointer.split("/")):
@@ -132,7 +131,7 @@ def _pointed(file: Json, pointer: str, reference: str) -> Json:
     return found
 
 
-def _full(declared: Mapping[str, Any], space: str) -> str:
+def _full(declared: Mapping[str, object], space: str) -> str:
     """The full name of a named type."""
     name = str(declared.get("name", ""))
     if "." in name:
@@ -141,7 +140,7 @@ def _full(declared: Mapping[str, Any], space: str) -> str:
     return f"{own}.{name}" if own else name
 
 
-def _json(text: str) -> Json:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as cause:

@@ -60,9 +60,10 @@ class Registered:
     parts: tuple[Referred, ...] = ()
 
     @classmethod
-    def from_json(cls, given: Fields) -> "Registered":
+    def from_json(cls, given: Mapping[str, object]) -> "Registered":
         """As it was recorded, in this release or an earlier one."""
-        return cls(**{**given, "parts": tuple(Referred(**each) for each in given.get("parts", ()))})
+        fields: Fields = given
+        return cls(**{**fields, "parts": tuple(Referred(**each) for each in fields.get("parts", ()))})
 
 
 @dataclass(frozen=True, slots=True)
