@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from persist import Schema, UsageError
 from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
+from persist_ingest.sources.gathering import Bools, Ints
 from persist_ingest.sources.port import (
     BadRows,
     Changes,
@@ -47,7 +48,6 @@ from persist_ingest.sources.postgres.pgoutput import (
     read_keyed,
     read_rows,
 )
-from persist_ingest.sources.postgres.values import Bools, Ints
 
 _XIDS_NEAR: Final = 1 << 30
 """How many transactions a look's oldest one is behind its newest, at most."""
