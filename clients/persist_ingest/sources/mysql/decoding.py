@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from persist import Schema, UsageError
+from persist import CorruptData, Schema, UsageError
 from persist.arrow import ArrowArray, ArrowField, py_buffer
 from persist_ingest.sources.mysql import table_map as of
 from persist_ingest.sources.mysql import values
@@ -187,7 +187,7 @@ class EventDecoder:
         export = self._exports[name]
         form, bound = self._bound.get(name, (b"", None))
         if bound is None or form != pending.form:
-            bound = self._bind(export, parse_form(pending.form))
+            bound = self._bind(export, _columns(export.table, pending.form))
             self._bound[name] = pending.form, bound
         rows = read_images(bound.columns, pending.bodies, np.array(pending.kinds, np.int64))
         offsets = (np.array(pending.ends, np.uint64) - np.uint64(1))[rows.events]
@@ -277,6 +277,13 @@ class EventDecoder:
         if column.collation != of.BINARY:
             return ColumnType(kind=Kind.TEXT)
         return ColumnType(kind=Kind.BYTES, size=column.meta if column.type == of.STRING else 0)
+
+
+def _columns(table: Table, form: bytes) -> tuple[MapColumn, ...]:
+    try:
+        return parse_form(form)
+    except CorruptData as error:
+        raise SourceFailure(error.message, hint=error.hint, export=table.export, **error.details) from None
 
 
 def _decoded(charset: Charset, labels: tuple[bytes, ...]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ _FIXED: Final = {
     of.NEWDATE: 3,
 }
 _FRACTIONS: Final = {of.TIMESTAMP2: 4, of.DATETIME2: 5, of.TIME2: 3}
-_PREFIXED: Final = frozenset({of.BLOB, of.GEOMETRY})
+_PREFIXED: Final = frozenset({of.BLOB, of.BLOB_COMPRESSED, of.GEOMETRY})
 _DIGIT_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 

@@ -161,14 +161,13 @@ class UpstreamConnection:
     def packets(self, sql: str) -> Iterator[Packets]:
         """The rows of a query, each a packet: a length and a text for each column, or 0xFB for null."""
         with _classified():
-            self._connection._execute_command(COMMAND.COM_QUERY, sql.encode())  # type: ignore[attr-defined]  # see the module
-            head = self._connection._read_packet()  # type: ignore[attr-defined]  # see the module
+            self._connection._execute_command(COMMAND.COM_QUERY, sql.encode())
+            head = self._connection._read_packet()
             for _ in range(head.read_length_encoded_integer() + 1):
                 self._connection._read_packet()  # type: ignore[attr-defined]  # columns, and the end of those
             ended = False
             try:
-                for packets in self._framed():
-                    yield packets
+                yield from self._framed()
                 ended = True
             finally:
                 if not ended:
@@ -184,7 +183,7 @@ class UpstreamConnection:
             self.run("SET @master_binlog_checksum = @@global.binlog_checksum, @mariadb_slave_capability = 4")
             no_block = 0x01
             request = struct.pack("<IHI", position, no_block, server_id) + file.encode()
-            self._connection._execute_command(COMMAND.COM_BINLOG_DUMP, request)  # type: ignore[attr-defined]  # see the module
+            self._connection._execute_command(COMMAND.COM_BINLOG_DUMP, request)
             try:
                 yield from self._framed()
             finally:
@@ -192,8 +191,8 @@ class UpstreamConnection:
 
     def _framed(self) -> Iterator[Packets]:
         """Packets up to the last one, which ends an answer, in buffers of some size."""
-        stream: Any = self._connection._rfile  # type: ignore[attr-defined]  # see the module
-        self._connection._sock.settimeout(SILENT_SECONDS)  # type: ignore[attr-defined]  # see the module
+        stream: Any = self._connection._rfile
+        self._connection._sock.settimeout(SILENT_SECONDS)
         data, spans, at = bytearray(), list[tuple[int, int]](), 0
         while True:
             try:

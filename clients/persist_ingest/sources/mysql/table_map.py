@@ -15,10 +15,11 @@ from persist import CorruptData
 TINY, SHORT, LONG, FLOAT, DOUBLE, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 7, 8, 9
 DATE, TIME, DATETIME, YEAR, NEWDATE, VARCHAR, BIT = 10, 11, 12, 13, 14, 15, 16
 TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
 NEWDECIMAL, ENUM, SET, BLOB, VAR_STRING, STRING, GEOMETRY = 246, 247, 248, 252, 253, 254, 255
 _NUMERIC: Final = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL, YEAR})
-_CHARACTER: Final = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, GEOMETRY})
-_ONE_BYTE: Final = frozenset({FLOAT, DOUBLE, BLOB, GEOMETRY, TIMESTAMP2, DATETIME2, TIME2})
+_CHARACTER: Final = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED})
+_ONE_BYTE: Final = frozenset({FLOAT, DOUBLE, BLOB, BLOB_COMPRESSED, GEOMETRY, TIMESTAMP2, DATETIME2, TIME2})
 _OLD: Final = frozenset({TIMESTAMP, DATETIME, TIME})
 BINARY: Final = 63
 """The collation of what is no text."""
@@ -99,7 +100,7 @@ def _metas(types: list[int], data: bytes) -> list[tuple[int, int]]:
         elif kind in (NEWDECIMAL, BIT):
             found.append((data[at], data[at + 1]))
             at += 2
-        elif kind == VARCHAR:
+        elif kind in (VARCHAR, VARCHAR_COMPRESSED):
             found.append((data[at] | data[at + 1] << 8, 0))
             at += 2
         elif kind in _OLD or kind > NEWDATE:

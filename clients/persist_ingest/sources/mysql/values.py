@@ -6,7 +6,6 @@ Source: sources.md section 2; MariaDB documentation, binary formats of DECIMAL a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import Any, Final
 
 import numpy as np
@@ -293,13 +292,17 @@ def _inet6(array: ArrowArray, valid: Bools) -> ArrowArray:
 
 
 def _inet6_shown(value: bytes) -> str:
-    """As the server prints it: what is an IPv4 address, with dots."""
-    if value[:10] == bytes(10) and (
-        value[10:12] == b"\xff\xff" or (value[10:12] == bytes(2) and value[12:14] != bytes(2))
-    ):
-        head = "::ffff:" if value[10] else "::"
-        return head + ".".join(map(str, value[12:]))
-    return str(IPv6Address(value))
+    """As the server prints it: the longest run of zeros left out, also one of them; what is an IPv4 address with dots."""
+    mapped, compatible = value[:12] == bytes(10) + b"\xff\xff", value[:12] == bytes(12) and value[12:14] != bytes(2)
+    if mapped or compatible:
+        return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))
+    groups = [f"{value[at] << 8 | value[at + 1]:x}" for at in range(0, 16, 2)]
+    runs = [next((to for to in range(at, 8) if groups[to] != "0"), 8) - at for at in range(8)]
+    longest = max(runs)
+    if not longest:
+        return ":".join(groups)
+    at = runs.index(longest)
+    return ":".join(groups[:at]) + "::" + ":".join(groups[at + longest :])
 
 
 def _inet4(array: ArrowArray, valid: Bools) -> ArrowArray:
