@@ -218,7 +218,12 @@ def _is_harmless_clause(clause: Sequence[_Token]) -> bool:
         return "PRIMARY" not in plain
     if plain[:2] == ["ALTER", "INDEX"] or plain[:2] == ["ALTER", "KEY"]:
         return True
-    return plain[0] == "ADD" and _is_null_column(clause[1:])
+    if plain[0] != "ADD":
+        return False
+    inside = 2 if plain[1:2] == ["COLUMN"] else 1
+    if plain[inside : inside + 1] == ["("] and plain[-1] == ")":
+        return all(_is_null_column(each) for each in _clauses(clause[inside + 1 : -1]))
+    return _is_null_column(clause[1:])
 
 
 def _is_null_column(clause: Sequence[_Token]) -> bool:
