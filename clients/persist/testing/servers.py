@@ -300,7 +300,8 @@ def _mariadb_ready(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as probe:
             probe.settimeout(1)
-            return b"MariaDB" in probe.recv(64)
+            # Version 10 of the protocol; an error otherwise.
+            return probe.recv(64)[4:5] == b"\n"
     except OSError:
         return False
 

@@ -10,7 +10,7 @@ import pytest
 from ingest.kafka.conftest import Certificates
 from ingest.mysql.conftest import Shop
 
-from persist import Determinate, InvalidArgument, PersistError, UsageError
+from persist import Determinate, InvalidArgument, PersistError
 from persist.testing import servers
 from persist_ingest import Location, create
 from persist_ingest.pipeline.creation import drop
@@ -182,12 +182,10 @@ def test_certificates(here: Location, tmp_path: Path) -> None:
         shop.close()
 
 
-def test_mysql_itself_is_refused() -> None:
-    from persist_ingest.sources.mysql.making.checks import check_server
-
-    class Other:
-        def row(self, sql: str) -> tuple[str]:
-            return ("8.4.3",)
-
-    with pytest.raises(UsageError, match="Debezium"):
-        check_server(Other())  # type: ignore[arg-type]  # a server that no package brings
+def test_what_is_no_mariadb_is_refused(here: Location) -> None:
+    """A server that says that it is another one."""
+    with (
+        servers.start_mariadb({"version": "8.4.3"}) as server,
+        pytest.raises(SourceFailure, match="Debezium"),
+    ):
+        made(here, Shop(server, ""), tables="a.b")

@@ -29,7 +29,7 @@ SILENT_SECONDS: Final = 120
 """How long a server that answers nothing is waited for."""
 _SETTINGS: Final = (
     "SET SESSION sql_mode = '', time_zone = '+00:00', character_set_results = utf8mb4, "
-    "div_precision_increment = 4, autocommit = 1, net_write_timeout = 600, wait_timeout = 28800, max_statement_time = 0"
+    "div_precision_increment = 4, autocommit = 1, wait_timeout = 28800, max_statement_time = 0"
 )
 _LONG_PACKET: Final = 0xFFFFFF
 _END, _FAILED = 0xFE, 0xFF

@@ -1,12 +1,12 @@
 """A table at one moment: read in a session whose transaction says at which position of the log that is.
 
-SUBTLE: the table is held before its moment is taken, by a session of its own whose transaction has looked into it. So
-nothing alters or empties it in between, which would make it look otherwise to a moment that is older.
+SUBTLE: the table is held before its moment is taken, by another session, until the transaction that has the moment has
+looked into it, too. So nothing alters or empties it in between, which would make it look otherwise than it was.
 Source: sources.md section 1, consistent snapshot; MariaDB documentation, START TRANSACTION WITH CONSISTENT SNAPSHOT.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,8 @@ from persist_ingest.sources.port import BadRows, Changes, Event, SourceFailure
 
 _NULL: Final = 0xFB
 _PAD: Final = 16
+HELD_SECONDS: Final = 600
+"""For how long a process that stands still may keep others from altering a table that it has begun to read."""
 _MOMENT: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
@@ -42,22 +44,25 @@ class Moment:
 
 
 @contextmanager
-def moment(
-    server: Server, tables: Sequence[tuple[str, str]] = (), *, lock_seconds: float | None = None
-) -> Iterator[Moment]:
-    """A moment of now, at which these tables are held as they are. Raises HeldUp: another session has one of them."""
-    with ExitStack() as stack:
-        if tables:
-            holder = stack.enter_context(UpstreamConnection(server, lock_seconds=lock_seconds))
-            holder.run("START TRANSACTION READ ONLY")
-            for table in tables:
-                holder.run(f"SELECT 1 FROM {quoted(*table)} LIMIT 0")
-        session = stack.enter_context(UpstreamConnection(server, lock_seconds=lock_seconds))
-        yield taken(session)
+def moment(server: Server, tables: Sequence[tuple[str, str]], *, lock_seconds: float | None = None) -> Iterator[Moment]:
+    """A moment of now, at which these tables are held as they are. Raises HeldUp: another session has one of them.
+
+    The server ends the session when this process does nothing for long: until then others cannot alter the tables.
+    """
+    looks = [f"SELECT 1 FROM {quoted(*table)} LIMIT 0" for table in tables]
+    with UpstreamConnection(server, lock_seconds=lock_seconds) as session:
+        with UpstreamConnection(server, lock_seconds=lock_seconds) as holder:
+            for statement in ("START TRANSACTION READ ONLY", *looks):
+                holder.run(statement)
+            found = taken(session)
+            for statement in looks:
+                session.run(statement)
+        yield found
 
 
 def taken(session: UpstreamConnection) -> Moment:
     """A moment of now, in that session."""
+    session.run(f"SET SESSION idle_transaction_timeout = {HELD_SECONDS}, net_write_timeout = {HELD_SECONDS}")
     for statement in _MOMENT:
         session.run(statement)
     found = {str(name).lower(): value for name, value in session.rows(_PLACE)}
