@@ -241,7 +241,7 @@ from ingest.pipeline.anew import killing
 from persist_ingest import Location, Pace, create
 from persist_ingest.pipeline.anew import again, watching
 from persist_ingest.sources.mysql import pieces
-from persist_ingest.sources.mysql.making import again, setup
+from persist_ingest.sources.mysql.making import setup
 
 killing.pieces, killing.HOLDERS["TablePiece"] = pieces, pieces.TablePiece
 directory, options, place, number, rows, log = json.loads(sys.argv[1])
