@@ -250,10 +250,9 @@ def start_mariadb(config: Mapping[str, str] | None = None) -> Server:
             os.chown(data, user, user)
         small = {"datadir": str(data), "innodb_log_file_size": "4M", "innodb_buffer_pool_size": "16M"}
         run = [program, "--no-defaults", "--debug-no-sync", *(f"--{name}={value}" for name, value in small.items())]
-        rights = {"user": user, "group": user, "extra_groups": None if user is None else []}
         made = subprocess.run(
             [*run, "--bootstrap"], input=_mariadb_tables(), capture_output=True, text=True, cwd=directory, check=False,
-            **rights,  # type: ignore[arg-type]  # two of the many
+            user=user, group=user, extra_groups=None if user is None else [],
         )  # fmt: skip
         if made.returncode:
             raise ServerFailed(f"mariadbd --bootstrap failed: {made.stderr[-2000:]}")

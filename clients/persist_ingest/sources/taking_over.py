@@ -15,7 +15,7 @@ _FACTOR: Final = 4
 
 
 def next_time(altered_ms: Sequence[int], now_ms: int) -> tuple[tuple[int, ...], int, str] | None:
-    """When it was altered lately, with now, when it is snapshotted, and what a person may do; None: it waits for one."""
+    """When it was altered lately, when it is snapshotted, and what a person may do; None: it waits for one."""
     lately = tuple(each for each in altered_ms if each > now_ms - WITHIN_MS)
     if len(lately) >= TIMES_MAX:
         return None

@@ -170,9 +170,8 @@ def test_certificates(here: Location, tmp_path: Path) -> None:
             made(here, shop, **asked, tls="off")
         with pytest.raises(PersistError, match=re.compile("certificate", re.IGNORECASE)):
             made(here, shop, **asked, tls="verify-full", tlsCa=certificates["stranger.pem"])
-        for number, options in enumerate(
-            [{}, {"tls": "require"}, {"tls": "verify-full", "tlsCa": certificates["ca.pem"]}]
-        ):
+        ways = [{}, {"tls": "require"}, {"tls": "verify-full", "tlsCa": certificates["ca.pem"]}]
+        for number, options in enumerate(ways):
             made(here, shop, **asked, **options)
             with shop.pipeline(here) as pipeline:
                 shop.run(f"INSERT INTO t VALUES ({number})")

@@ -255,10 +255,10 @@ def test_the_first_snapshot_of_a_large_table_is_killed_and_goes_on(
     here: Location, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.run("CREATE TABLE large (a smallint unsigned, b bigint, v varchar(20), PRIMARY KEY (a, b))")
-    shop.run("INSERT INTO large SELECT seq % 7, seq, CONCAT('v', seq) FROM seq_1_to_4000", "ANALYZE TABLE large")
+    shop.run("INSERT INTO large SELECT seq % 7, seq, CONCAT('v', seq) FROM seq_1_to_1500", "ANALYZE TABLE large")
     options = {**shop.options, "tables": shop.export("large")}
     for number, place in enumerate(["TablePiece.rows", "Attempt._save", "WriteHandle.compare_and_append_batches"]):
-        given = json.dumps([here.directory, options, place, number + 3, 300, str(tmp_path / "log")])
+        given = json.dumps([here.directory, options, place, number + 3, 200, str(tmp_path / "log")])
         done = run_program(textwrap.dedent(FIRST), given)
         assert done.returncode == -signal.SIGKILL, done.stderr
         shop.run(
@@ -269,7 +269,7 @@ def test_the_first_snapshot_of_a_large_table_is_killed_and_goes_on(
         )
         assert state(here, shop, "large") == "snapshotting"
     monkeypatch.setattr(setup, "AT_ONCE_BYTES", 0)
-    create(here, "shop", "mysql", options, interval_ms=1, pace=Pace(rows=300))
+    create(here, "shop", "mysql", options, interval_ms=1, pace=Pace(rows=200))
     with shop.pipeline(here) as pipeline:
         shop.run("DELETE FROM large WHERE b % 10 = 3")
         pipeline.step()

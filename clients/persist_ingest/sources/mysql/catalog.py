@@ -73,7 +73,7 @@ def primary_key(session: UpstreamConnection, database: str, name: str) -> tuple[
 
 
 def cascades(session: UpstreamConnection, database: str, name: str) -> Sequence[str]:
-    """Foreign keys by which changes of other tables change this one, which the engine does without a word in the log."""
+    """Foreign keys by which changes of other tables change this one: the log does not say so."""
     return [str(row[0]) for row in session.rows(_CASCADES, [database, name])]
 
 

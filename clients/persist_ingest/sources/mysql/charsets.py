@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
 from persist_ingest.sources.gathering import Ints
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.session import Server, lent
 from persist_ingest.sources.port import BadRows, SourceFailure
 
 _SAME: Final = frozenset({"utf8", "utf8mb3", "utf8mb4"})
@@ -77,16 +77,24 @@ class Charset:
 
 
 class Charsets:
-    """Those of a server, by collation. ``known``: by name, made so far."""
+    """Those of a server, by collation; what was asked is kept for as long as the process."""
 
-    def __init__(self, session: UpstreamConnection) -> None:
-        self._names: Mapping[int, str] = {int(id): str(name) for id, name in session.rows(_COLLATIONS)}
-        self._single = {str(name) for (name,) in session.rows(_SINGLE)}
-        self._session = session
+    def __init__(self, server: Server) -> None:
+        """Nothing is asked yet."""
+        self._server = server
+        self._names: Mapping[int, str] = {}
+        self._single: frozenset[str] = frozenset()
         self._made: dict[str, Charset] = {}
+
+    @staticmethod
+    def at(server: Server) -> "Charsets":
+        """Those of this server, with what this process knows of them."""
+        return _known.setdefault(server, Charsets(server))
 
     def of(self, collation: int) -> Charset:
         """That of a collation. Raises SourceFailure for one that is not read."""
+        if collation not in self._names:
+            self._ask()
         name = self._names.get(collation)
         if name is None:
             raise SourceFailure("a collation that the server does not have", hint="snapshot it again", number=collation)
@@ -103,6 +111,8 @@ class Charsets:
             return Charset(name)
         if name in _WIDE:
             return Charset(name, codec=_WIDE[name])
+        if not self._single:
+            self._ask()
         if name not in self._single or not name.isalnum():
             raise SourceFailure(
                 "text in this character set cannot be read from the binlog",
@@ -110,5 +120,14 @@ class Charsets:
                 set=name,
             )
         asked = ", ".join(f"HEX(CONVERT(_{name} X'{byte:02x}' USING utf8mb4))" for byte in range(256))
-        found = self._session.row(f"SELECT {asked}")
+        with lent(self._server) as session:
+            found = session.row(f"SELECT {asked}")
         return Charset(name, table=tuple(bytes.fromhex(each or "") for each in found))
+
+    def _ask(self) -> None:
+        with lent(self._server) as session:
+            self._names = {int(number): str(name) for number, name in session.rows(_COLLATIONS)}
+            self._single = frozenset(str(name) for (name,) in session.rows(_SINGLE))
+
+
+_known: Final[dict[Server, Charsets]] = {}

@@ -131,18 +131,16 @@ class EventDecoder:
 
     def _check(self, group: Group) -> None:
         """Raise where what happened is not what the rows of a group say."""
-        if group.prepared:
-            mine = {name for name in group.rows.tables() if group.end > self._exports[name].table.since}
-            odd = "a distributed transaction (XA) changed this table, which is not supported"
-        else:
-            mine, odd = group.rows.tables(), group.odd
-        for name in sorted(mine) if odd else ():
+        odd = (
+            "a distributed transaction (XA) changed this table, which is not supported" if group.prepared else group.odd
+        )
+        for name in sorted(group.rows.tables()) if odd else ():
             if group.end > self._exports[name].table.since:
                 raise _altered(odd, self._exports[name].table, offset=group.end)
 
     def _stated(self, statement: Statement, end: int) -> Iterator[Event]:
         known = {name for name, export in self._exports.items() if end > export.table.since}
-        if statement.text[:2] in (b"XA", b"xa"):
+        if statement.text[:2].upper() == b"XA":
             self._of_xa(statement, end, known)
             return
         for name, effect in effects(statement.text, statement.database, known).items():

@@ -53,8 +53,7 @@ class ChangesTask:
             for table in definition.tables
             if table.export in self.schemas
         ]
-        with lent(definition.server) as session:
-            decoder = EventDecoder(exports, Charsets(session))
+        decoder = EventDecoder(exports, Charsets.at(definition.server))
         reached, give_up = self.begin, system().monotonic() + BEHIND_SECONDS
         while reached < self.end:
             before = reached

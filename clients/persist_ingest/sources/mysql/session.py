@@ -6,7 +6,7 @@ it would make Python objects of each value. Source: MariaDB documentation, clien
 
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -164,7 +164,7 @@ class UpstreamConnection:
             self._connection._execute_command(COMMAND.COM_QUERY, sql.encode())
             head = self._connection._read_packet()
             for _ in range(head.read_length_encoded_integer() + 1):
-                self._connection._read_packet()  # type: ignore[attr-defined]  # columns, and the end of those
+                self._connection._read_packet()
             ended = False
             try:
                 yield from self._framed()
@@ -174,7 +174,7 @@ class UpstreamConnection:
                     # What was not read would be taken for the answer of the next statement.
                     self.close()
 
-    def events(self, file: str, position: int, server_id: int) -> Iterator[Packets]:
+    def events(self, file: str, position: int, server_id: int) -> Generator[Packets, None, None]:
         """Events of the binlog from there on to where it ends now, each behind a byte; ends this connection.
 
         Raises UpstreamLost: the log has no such place any more.

@@ -115,7 +115,7 @@ class SnapshotTask:
             arrays = [
                 check_key(read[field.name], field, self.table.export)
                 if field.name in read
-                else pa.nulls(count, field.type)  # type: ignore[call-overload]  # narrower than Arrow is
+                else pa.nulls(count, field.type)
                 for field in fields
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=fields)

@@ -40,6 +40,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_UNESCAPED: Final = re.compile(_TOKEN.pattern.replace(r"'\\]|\\.|", "']|").replace(r'"\\]|\\.|', '"]|'), _TOKEN.flags)
 _ENDS: Final = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE"})
 _HARMLESS: Final = frozenset(
     {"GRANT", "REVOKE", "FLUSH", "ANALYZE", "OPTIMIZE", "CHECK", "USE", "INSTALL", "UNINSTALL", "XA"}
@@ -75,18 +76,15 @@ def effects(statement: bytes, database: str, tables: Collection[Name]) -> dict[N
         text = statement.decode("utf8")
     except UnicodeDecodeError:
         return dict.fromkeys(tables, Effect.ALTERED)
-    tokens = list(_tokens(text))
-    if tokens is None or not tokens:
-        return {}
     known = {(table[0].lower(), table[1].lower()): table for table in tables}
-    found = _effects(tokens, database.lower(), known)
+    found: dict[Name, Effect] = {}
+    # SUBTLE: whether a backslash escapes is up to the session's sql_mode: what either reading says counts.
+    for form in (_TOKEN, _UNESCAPED) if "\\" in text else (_TOKEN,):
+        tokens = list(_tokens(text, form))
+        if tokens:
+            for name, effect in _effects(tokens, database.lower(), known).items():
+                found[name] = effect if found.get(name, effect) is effect else Effect.ALTERED
     return {known[name]: effect for name, effect in found.items() if name in known}
-
-
-def first_word(statement: bytes) -> str:
-    """The word that a statement begins with, in capitals."""
-    tokens = _tokens(statement.decode("utf8", "replace"))
-    return next((token.plain for token in tokens), "")
 
 
 def words(statement: bytes) -> list[str]:
@@ -94,8 +92,8 @@ def words(statement: bytes) -> list[str]:
     return [(token.plain or token.text.upper()) for token in _tokens(statement.decode("utf8", "replace"))]
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    for match in _TOKEN.finditer(text):
+def _tokens(text: str, form: re.Pattern[str] = _TOKEN) -> Iterator[_Token]:
+    for match in form.finditer(text):
         kind = match.lastgroup
         if kind == "space":
             continue
@@ -104,7 +102,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token(value.replace("``", "`"), "")
         elif kind in ("single", "double"):
             # With ANSI_QUOTES a name may be in such quotes.
-            yield _Token(value.replace('""', '"') if kind == "double" else value, "''")
+            yield _Token(value.replace('""', '"'), '"' if kind == "double" else "'")
         else:
             yield _Token(value, value.upper())
 
@@ -164,14 +162,16 @@ def _of_database(
 
 def _all_named(tokens: Sequence[_Token], database: str, known: Mapping[Name, Name]) -> dict[Name, Effect]:
     """Every table that the statement may name."""
-    found = {}
+    found: dict[Name, Effect] = {}
     for at in range(len(tokens)):
         if at and tokens[at - 1].plain == ".":
             continue
         name, _ = _name(tokens, at, database)
+        if name is None:
+            continue
         if name in known:
             found[name] = Effect.ALTERED
-        elif name is not None and (database, name[0]) in known:
+        elif (database, name[0]) in known:
             # A column of it, as table.column.
             found[database, name[0]] = Effect.ALTERED
     return found
@@ -187,7 +187,7 @@ def _name(tokens: Sequence[_Token], at: int, database: str) -> tuple[Name | None
 
 
 def _is_name(token: _Token) -> bool:
-    return token.plain in ("", "''") or token.plain.replace("_", "").replace("$", "").isalnum()
+    return token.plain in ("", '"') or token.plain.replace("_", "").replace("$", "").isalnum()
 
 
 def _is_harmless(tokens: Sequence[_Token]) -> bool:

@@ -34,7 +34,7 @@ def check_server(session: UpstreamConnection, definition: MySqlDefinition) -> No
 
 
 def end_of_log(session: UpstreamConnection, base: str) -> tuple[int, Mark | None]:
-    """Where the log ends, and with the GTIDs before that where it stands still for a moment. Raises UpstreamReplaced."""
+    """Where the log ends, also with the GTIDs before that if it stands still for a moment. Raises UpstreamReplaced."""
     before = _end(session)
     for _ in range(_TRIES):
         gtids, after = str(session.row(_GTIDS)[0]), _end(session)

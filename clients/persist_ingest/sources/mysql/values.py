@@ -64,7 +64,7 @@ def told(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bool
             return pc.cast(pc.cast(text, pa.float64()), pa.float32())  # type: ignore[no-any-return]  # kernels have no types
         if kind.kind is Kind.BIT and kind.size == 1:
             return pc.equal(text, "1")  # type: ignore[no-any-return]  # kernels have no types
-        return text if pa.types.is_string(kind.arrow) else pc.cast(text, kind.arrow)  # type: ignore[no-any-return]  # kernels have no types
+        return text if pa.types.is_string(kind.arrow) else pc.cast(text, kind.arrow)
     except pa.ArrowInvalid as error:
         raise BadRows("a value cannot be stored", hint=BAD_ROW_HINT, type=kind.arrow, detail=str(error)[:200]) from None
 
@@ -134,7 +134,7 @@ def _decimal(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, val
     text[rows[negative], first[negative]] = ord("-")
     begins = rows * width + np.where(valid, first, 0)
     found = gather(text.reshape(-1), begins, np.where(valid, width - first, 0), valid)
-    return found if pa.types.is_string(kind.arrow) else pc.cast(found, kind.arrow)  # type: ignore[no-any-return]  # kernels have no types
+    return found if pa.types.is_string(kind.arrow) else pc.cast(found, kind.arrow)
 
 
 def _date(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
@@ -166,7 +166,8 @@ def _timestamp(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, v
 def _fraction(data: Bytes, at: Ints, digits: int) -> Ints:
     """Millionths of a second, of as many digits as are kept, in pairs of digits."""
     size = (digits + 1) // 2
-    return big(data, at, size) * 100 ** (3 - size)
+    scale: int = 100 ** (3 - size)
+    return big(data, at, size) * scale
 
 
 def _time(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
@@ -292,7 +293,7 @@ def _inet6(array: ArrowArray, valid: Bools) -> ArrowArray:
 
 
 def _inet6_shown(value: bytes) -> str:
-    """As the server prints it: the longest run of zeros left out, also one of them; what is an IPv4 address with dots."""
+    """As the server prints it: the longest run of zeros left out, also of one; what is an IPv4 address with dots."""
     mapped, compatible = value[:12] == bytes(10) + b"\xff\xff", value[:12] == bytes(12) and value[12:14] != bytes(2)
     if mapped or compatible:
         return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))

@@ -144,7 +144,7 @@ def redefined(session: UpstreamConnection, listed: Listed, known: Table, zero: Z
 
 def check_charsets(session: UpstreamConnection, tables: Sequence[Table]) -> None:
     """Raise SourceFailure for text in a character set that is not read from the log."""
-    charsets = Charsets(session)
+    charsets = Charsets.at(session.server)
     for table in tables:
         texts = {column.name for column in table.columns if column.type.kind in (Kind.TEXT, Kind.ENUM, Kind.SET)}
         for each in catalog.columns(session, table.database, table.name):
