@@ -1,6 +1,6 @@
 """Reading one life of a MariaDB's binlog: watermarks, plans and changes. Reading moves nothing upstream.
 
-Source: sources.md section 1; docs/adr/0033-mysql-by-position.md.
+Source: sources.md section 1; docs/adr/0025-mysql-by-position.md.
 """
 
 import threading
