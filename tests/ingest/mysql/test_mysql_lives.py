@@ -19,8 +19,7 @@ from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.records import Records
-from persist_ingest.sources.mysql import pieces
-from persist_ingest.sources.mysql.making import again, setup
+from persist_ingest.sources.mysql.making import again, pieces, setup
 from persist_ingest.sources.port import SourceFailure
 
 
@@ -240,10 +239,10 @@ import json, sys
 from ingest.pipeline.anew import killing
 from persist_ingest import Location, Pace, create
 from persist_ingest.pipeline.anew import again, watching
-from persist_ingest.sources.mysql import pieces
+from persist_ingest.sources.mysql.making import pieces
 from persist_ingest.sources.mysql.making import setup
 
-killing.pieces, killing.HOLDERS["TablePiece"] = pieces, pieces.TablePiece
+killing.pieces, killing.HOLDERS["TablePiece"] = pieces, pieces.MomentPiece
 directory, options, place, number, rows, log = json.loads(sys.argv[1])
 setup.AT_ONCE_BYTES, again.SILENT_MS, watching.SILENT_MS = 0, -1, -1
 killing.killed_at(place, number, log)
@@ -282,14 +281,14 @@ def test_a_table_is_read_anew_while_it_changes(
 ) -> None:
     """With each piece something happens, before and behind it; one that is emptied is read from its begin."""
     shop.run(f"CREATE TABLE t ({key} PRIMARY KEY, a int)", "INSERT INTO t SELECT seq * 10, seq FROM seq_1_to_60")
-    rows, piece, done = pieces.TablePiece.rows, again.TableAnew.piece, list[int]()
+    rows, piece, done = pieces.MomentPiece.rows, again.MySqlTableAnew.piece, list[int]()
 
-    def before(self: again.TableAnew, after: Any, count: int) -> Any:
+    def before(self: again.MySqlTableAnew, after: Any, count: int) -> Any:
         if len(done) == 2:
             shop.run("TRUNCATE t", "INSERT INTO t SELECT seq * 10, seq FROM seq_1_to_20")
         return piece(self, after, count)
 
-    def amid(self: pieces.TablePiece) -> Any:
+    def amid(self: pieces.MomentPiece) -> Any:
         number = len(done)
         done.append(number)
         shop.run(f"INSERT INTO t VALUES ({number + 1}, 0), ({9000 + number}, 0)", "UPDATE t SET a = a + 1")
@@ -300,8 +299,8 @@ def test_a_table_is_read_anew_while_it_changes(
     with shop.source(here, "t") as pipeline:
         pipeline.step()
         with monkeypatch.context() as patched:
-            patched.setattr(pieces.TablePiece, "rows", amid)
-            patched.setattr(again.TableAnew, "piece", before)
+            patched.setattr(pieces.MomentPiece, "rows", amid)
+            patched.setattr(again.MySqlTableAnew, "piece", before)
             resnapshot(here, "shop", shop.export("t"), pace=Pace(rows=7))
         shop.run("INSERT INTO t VALUES (7777, 5)")
         follows(here, shop, pipeline, "t")

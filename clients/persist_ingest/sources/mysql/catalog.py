@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist_ingest.sources.mysql.column_types import Declared
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.session import MySqlConnection
 
 _TABLES: Final = """
 SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, COALESCE(ENGINE, '')
@@ -33,7 +33,7 @@ _OWN: Final = frozenset({"mysql", "information_schema", "performance_schema", "s
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedTable:
     """A table there is. ``kind``: BASE TABLE, VIEW, SEQUENCE or SYSTEM VERSIONED."""
 
     database: str
@@ -42,42 +42,42 @@ class Listed:
     engine: str
 
 
-def tables(session: UpstreamConnection, database: str) -> list[Listed]:
+def tables(session: MySqlConnection, database: str) -> list[ListedTable]:
     """Those of a database that this user sees; none of the server's own."""
     if database.lower() in _OWN:
         return []
-    return [Listed(*map(str, row)) for row in session.rows(_TABLES, [database])]
+    return [ListedTable(*map(str, row)) for row in session.rows(_TABLES, [database])]
 
 
-def columns(session: UpstreamConnection, database: str, name: str) -> list[Declared]:
+def columns(session: MySqlConnection, database: str, name: str) -> list[Declared]:
     """Those of a table, in order."""
     return [
         Declared(
-            name=row[0],
-            data_type=row[1],
-            shown=row[2],
+            name=str(row[0]),
+            data_type=str(row[1]),
+            shown=str(row[2]),
             nullable=row[3] == "YES",
-            precision=int(row[4]),
-            scale=int(row[5]),
-            seconds=int(row[6]),
-            charset=row[7],
-            virtual="VIRTUAL" in row[9],
+            precision=int(str(row[4])),
+            scale=int(str(row[5])),
+            seconds=int(str(row[6])),
+            charset=str(row[7]),
+            virtual="VIRTUAL" in str(row[9]),
         )
         for row in session.rows(_COLUMNS, [database, name])
     ]
 
 
-def primary_key(session: UpstreamConnection, database: str, name: str) -> tuple[str, ...]:
+def primary_key(session: MySqlConnection, database: str, name: str) -> tuple[str, ...]:
     """The columns of a table's primary key; none where it has none."""
     return tuple(str(row[0]) for row in session.rows(_KEY, [database, name]))
 
 
-def cascades(session: UpstreamConnection, database: str, name: str) -> Sequence[str]:
+def cascades(session: MySqlConnection, database: str, name: str) -> Sequence[str]:
     """Foreign keys by which changes of other tables change this one: the log does not say so."""
     return [str(row[0]) for row in session.rows(_CASCADES, [database, name])]
 
 
-def about(session: UpstreamConnection, database: str, name: str) -> tuple[int, int]:
+def about(session: MySqlConnection, database: str, name: str) -> tuple[int, int]:
     """About how many rows and bytes a table has."""
     found = session.rows(_SIZE, [database, name])
-    return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
+    return (int(str(found[0][0])), int(str(found[0][1]))) if found else (0, 0)

@@ -122,11 +122,11 @@ class Charsets:
         asked = ", ".join(f"HEX(CONVERT(_{name} X'{byte:02x}' USING utf8mb4))" for byte in range(256))
         with lent(self._server) as session:
             found = session.row(f"SELECT {asked}")
-        return Charset(name, table=tuple(bytes.fromhex(each or "") for each in found))
+        return Charset(name, table=tuple(bytes.fromhex(str(each or "")) for each in found))
 
     def _ask(self) -> None:
         with lent(self._server) as session:
-            self._names = {int(number): str(name) for number, name in session.rows(_COLLATIONS)}
+            self._names = {int(str(number)): str(name) for number, name in session.rows(_COLLATIONS)}
             self._single = frozenset(str(name) for (name,) in session.rows(_SINGLE))
 
 

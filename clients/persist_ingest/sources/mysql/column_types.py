@@ -56,7 +56,7 @@ FIXED: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnType:
+class MySqlType:
     """What a column is. ``size``: bytes of a number, digits of a fraction of a second, bits, or bytes of binary(n).
 
     ``labels``: of an enum or a set. ``zero``: of dates and times.
@@ -105,11 +105,11 @@ class ColumnType:
         }
 
     @staticmethod
-    def from_json(given: Mapping[str, object]) -> "ColumnType":
+    def from_json(given: Mapping[str, object]) -> "MySqlType":
         """What ``to_json`` gave, also after JSON."""
         labels = given["labels"]
         assert isinstance(labels, Sequence)
-        return ColumnType(
+        return MySqlType(
             kind=Kind(given["kind"]),
             size=int(str(given["size"])),
             scale=int(str(given["scale"])),
@@ -183,33 +183,33 @@ class Declared:
     virtual: bool
 
 
-def declared_type(column: Declared, zero: ZeroDates) -> ColumnType:
+def declared_type(column: Declared, zero: ZeroDates) -> MySqlType:
     """What a declared column becomes. Raises SourceFailure for a type that is not read."""
     name, shown = column.data_type.lower(), column.shown.lower()
     if "compressed" in shown.split("/*")[-1] and "/*" in shown:
         raise _refused(column)
     if name in _WIDTHS:
-        return ColumnType(kind=Kind.INT, size=_WIDTHS[name], unsigned="unsigned" in shown)
+        return MySqlType(kind=Kind.INT, size=_WIDTHS[name], unsigned="unsigned" in shown)
     if name == "decimal":
-        return ColumnType(kind=Kind.DECIMAL, size=column.precision, scale=column.scale)
+        return MySqlType(kind=Kind.DECIMAL, size=column.precision, scale=column.scale)
     if name == "bit":
-        return ColumnType(kind=Kind.BIT, size=column.precision)
+        return MySqlType(kind=Kind.BIT, size=column.precision)
     if name in ("datetime", "timestamp"):
-        return ColumnType(kind=Kind(name), size=column.seconds, zero=zero)
+        return MySqlType(kind=Kind(name), size=column.seconds, zero=zero)
     if name == "time":
-        return ColumnType(kind=Kind.TIME, size=column.seconds)
+        return MySqlType(kind=Kind.TIME, size=column.seconds)
     if name in ("enum", "set"):
         labels = tuple(each.replace("''", "'") for each in _LABEL.findall(column.shown))
-        return ColumnType(kind=Kind(name), labels=labels)
+        return MySqlType(kind=Kind(name), labels=labels)
     if name in _TEXTS:
-        return ColumnType(kind=Kind.TEXT)
+        return MySqlType(kind=Kind.TEXT)
     if name == "binary":
-        return ColumnType(kind=Kind.BYTES, size=int(re.findall(r"\d+", shown)[0]))
+        return MySqlType(kind=Kind.BYTES, size=int(re.findall(r"\d+", shown)[0]))
     if name in _BLOBS or name in _SHAPES:
-        return ColumnType(kind=Kind.BYTES)
+        return MySqlType(kind=Kind.BYTES)
     if name in _PLAIN:
         kind = _PLAIN[name]
-        return ColumnType(kind=kind, zero=zero if kind in DATED else ZeroDates.FAIL)
+        return MySqlType(kind=kind, zero=zero if kind in DATED else ZeroDates.FAIL)
     raise _refused(column)
 
 

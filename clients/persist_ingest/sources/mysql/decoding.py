@@ -5,7 +5,7 @@ Source: sources.md sections 1 (semantics seen) and 2.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from persist.arrow import ArrowArray, ArrowField, py_buffer
 from persist_ingest.sources.mysql import table_map as of
 from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.charsets import Charset, Charsets
-from persist_ingest.sources.mysql.column_types import DATED, FIXED, ColumnType, Kind, ZeroDates
+from persist_ingest.sources.mysql.column_types import DATED, FIXED, Kind, MySqlType, ZeroDates
 from persist_ingest.sources.mysql.definition import Table
 from persist_ingest.sources.mysql.log import Group, RowEvent, Statement
 from persist_ingest.sources.mysql.row_images import ImageRows, read_images
@@ -45,7 +45,7 @@ _LABELLED: Final = {of.ENUM: Kind.ENUM, of.SET: Kind.SET}
 
 
 @dataclass(frozen=True, slots=True)
-class TableExport:
+class LoggedExport:
     """A table and the schema it is read with. ``zero``: what becomes of dates that no calendar has."""
 
     table: Table
@@ -63,12 +63,12 @@ class _Read:
     """How a field comes from a column of the log."""
 
     place: int
-    type: ColumnType
+    type: MySqlType
     charset: Charset | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _Plan:
     """How rows of a form become rows of an export: for each field what it comes from, None: nulls."""
 
     columns: tuple[MapColumn, ...]
@@ -87,14 +87,14 @@ class _Pending:
     bytes: int = 0
 
 
-class EventDecoder:
+class GroupDecoder:
     """Knows the tables of one source, and how each is read."""
 
-    def __init__(self, exports: Sequence[TableExport], charsets: Charsets) -> None:
+    def __init__(self, exports: Sequence[LoggedExport], charsets: Charsets) -> None:
         self._exports = {(each.table.database, each.table.name): each for each in exports}
         self._charsets = charsets
         self._pending: dict[tuple[str, str], _Pending] = {}
-        self._bound: dict[tuple[str, str], tuple[bytes, _Bound]] = {}
+        self._bound: dict[tuple[str, str], tuple[bytes, _Plan]] = {}
         self._prepared: dict[str, set[tuple[str, str]]] = {}
 
     @property
@@ -198,7 +198,7 @@ class EventDecoder:
             diffs=plain(rows.diffs, pa.int64()),
         )
 
-    def _bind(self, export: TableExport, columns: tuple[MapColumn, ...]) -> _Bound:
+    def _bind(self, export: LoggedExport, columns: tuple[MapColumn, ...]) -> _Plan:
         table = export.table
         if not all(column.name for column in columns):
             raise SourceFailure(
@@ -223,10 +223,10 @@ class EventDecoder:
         added = [columns[at] for name, at in places.items() if name not in export.fields.names]
         if added:
             raise SchemaGrew(table.export, self._grown(export, added))
-        return _Bound(columns, export.fields, tuple(plan))
+        return _Plan(columns, export.fields, tuple(plan))
 
     def _read(
-        self, export: TableExport, column: MapColumn, at: int, declared: ColumnType | None, each: ArrowField
+        self, export: LoggedExport, column: MapColumn, at: int, declared: MySqlType | None, each: ArrowField
     ) -> _Read:
         found = self._type(column, export.zero)
         is_same = declared is None or declared == found or (declared.kind in FIXED and found.kind is Kind.BYTES)
@@ -240,7 +240,7 @@ class EventDecoder:
             raise SourceFailure(error.message, hint=error.hint, **details) from None
         return _Read(at, kind, charset)
 
-    def _grown(self, export: TableExport, added: Sequence[MapColumn]) -> Schema:
+    def _grown(self, export: LoggedExport, added: Sequence[MapColumn]) -> Schema:
         """The schema with these columns, null in all rows from before: what added them was looked at for that."""
         fields = [
             *export.schema.val,
@@ -252,11 +252,11 @@ class EventDecoder:
             details = {**error.details, "export": export.table.export}
             raise SourceFailure(error.message, hint=error.hint, **details) from error
 
-    def _type(self, column: MapColumn, zero: ZeroDates) -> ColumnType:
+    def _type(self, column: MapColumn, zero: ZeroDates) -> MySqlType:
         """What a column of the log is."""
         if column.type in _KINDS:
             kind, size = _KINDS[column.type]
-            return ColumnType(
+            return MySqlType(
                 kind=kind,
                 size=size,
                 unsigned=kind is Kind.INT and column.unsigned,
@@ -264,17 +264,17 @@ class EventDecoder:
             )
         if column.type in _TIMED:
             kind = _TIMED[column.type]
-            return ColumnType(kind=kind, size=column.meta, zero=zero if kind in DATED else ZeroDates.FAIL)
+            return MySqlType(kind=kind, size=column.meta, zero=zero if kind in DATED else ZeroDates.FAIL)
         if column.type == of.NEWDECIMAL:
-            return ColumnType(kind=Kind.DECIMAL, size=column.meta, scale=column.second)
+            return MySqlType(kind=Kind.DECIMAL, size=column.meta, scale=column.second)
         if column.type == of.BIT:
-            return ColumnType(kind=Kind.BIT, size=8 * column.second + column.meta)
+            return MySqlType(kind=Kind.BIT, size=8 * column.second + column.meta)
         if column.type in _LABELLED:
             charset = self._charsets.of(column.collation)
-            return ColumnType(kind=_LABELLED[column.type], labels=_decoded(charset, column.labels))
+            return MySqlType(kind=_LABELLED[column.type], labels=_decoded(charset, column.labels))
         if column.collation != of.BINARY:
-            return ColumnType(kind=Kind.TEXT)
-        return ColumnType(kind=Kind.BYTES, size=column.meta if column.type == of.STRING else 0)
+            return MySqlType(kind=Kind.TEXT)
+        return MySqlType(kind=Kind.BYTES, size=column.meta if column.type == of.STRING else 0)
 
 
 def _columns(table: Table, form: bytes) -> tuple[MapColumn, ...]:
@@ -289,7 +289,7 @@ def _decoded(charset: Charset, labels: tuple[bytes, ...]) -> tuple[str, ...]:
     return tuple(str(text) for text in texts)
 
 
-def _array(rows: ImageRows, bound: _Bound, number: int, each: ArrowField, span: Mapping[str, Any]) -> ArrowArray:
+def _array(rows: ImageRows, bound: _Plan, number: int, each: ArrowField, span: Mapping[str, object]) -> ArrowArray:
     read = bound.plan[number]
     if read is None:
         return pa.nulls(len(rows.diffs), each.type)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
@@ -313,7 +313,7 @@ def check_key(array: ArrowArray, each: ArrowField, export: str) -> ArrowArray:
     return array
 
 
-def plain(numbers: npt.NDArray[Any], kind: pa.DataType) -> ArrowArray:
+def plain(numbers: npt.NDArray[np.generic], kind: pa.DataType) -> ArrowArray:
     """Numbers as an array without nulls."""
     return pa.Array.from_buffers(kind, len(numbers), [None, py_buffer(np.ascontiguousarray(numbers))])
 

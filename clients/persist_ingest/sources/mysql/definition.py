@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from persist import Schema, VersionMismatch
 from persist.typed import Fields
-from persist_ingest.sources.mysql.column_types import ColumnType, ZeroDates
+from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
 from persist_ingest.sources.mysql.session import Server
 
 FORMAT: Final = 1
@@ -35,11 +35,11 @@ def place_of(offset: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class MySqlColumn:
     """A column as it was declared. ``field``: what it is called in the export, where it cannot be called as here."""
 
     name: str
-    type: ColumnType
+    type: MySqlType
     field: str = ""
 
     @property
@@ -52,9 +52,10 @@ class Column:
         return {"name": self.name, "type": self.type.to_json(), "field": self.field}
 
     @staticmethod
-    def from_json(given: Fields) -> "Column":
+    def from_json(given: Mapping[str, object]) -> "MySqlColumn":
         """What ``to_json`` gave, also after JSON."""
-        return Column(name=given["name"], type=ColumnType.from_json(given["type"]), field=given["field"])
+        fields: Fields = given
+        return MySqlColumn(name=fields["name"], type=MySqlType.from_json(fields["type"]), field=fields["field"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Table:
     database: str
     name: str
     key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[MySqlColumn, ...]
     excluded: tuple[str, ...] = ()
     since: int = 0
     altered_ms: tuple[int, ...] = ()
@@ -98,13 +99,14 @@ class Table:
         }
 
     @staticmethod
-    def from_json(given: Fields) -> "Table":
+    def from_json(plain: Mapping[str, object]) -> "Table":
         """What ``to_json`` gave, also after JSON."""
+        given: Fields = plain
         return Table(
             database=given["database"],
             name=given["name"],
             key=tuple(given["key"]),
-            columns=tuple(map(Column.from_json, given["columns"])),
+            columns=tuple(map(MySqlColumn.from_json, given["columns"])),
             excluded=tuple(given["excluded"]),
             since=given["since"],
             altered_ms=tuple(given["altered_ms"]),
@@ -186,8 +188,9 @@ class MySqlDefinition:
         }
 
     @staticmethod
-    def from_json(given: Fields) -> "MySqlDefinition":
+    def from_json(plain: Mapping[str, object]) -> "MySqlDefinition":
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
+        given: Fields = plain
         if given.get("format") != FORMAT:
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         withheld: Mapping[str, Sequence[str]] = given["withheld"]

@@ -14,21 +14,21 @@ from persist.sources import Lsn, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields
 from persist_ingest.sources.mysql import upstream
 from persist_ingest.sources.mysql.charsets import Charsets
-from persist_ingest.sources.mysql.decoding import EventDecoder, TableExport
+from persist_ingest.sources.mysql.decoding import GroupDecoder, LoggedExport
 from persist_ingest.sources.mysql.definition import MySqlDefinition, file_of, place_of
 from persist_ingest.sources.mysql.log import LogReader
-from persist_ingest.sources.mysql.session import UpstreamConnection, lent, let_go
+from persist_ingest.sources.mysql.session import MySqlConnection, lent, let_go
 from persist_ingest.sources.port import Event, ReadTask, UpstreamStatus
 
 KIND: Final = SourceKind.LSN
 BEHIND_SECONDS: Final = 10.0
 """For how long the log may end before what the server said of it."""
 MARK_SECONDS: Final = 60.0
-"""Between two marks of how the log is told from another one."""
+"""Between two marks by which the log is known from another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangesTask:
+class LogTask:
     """The groups that end in ``(begin, end]``."""
 
     definition: MySqlDefinition
@@ -49,15 +49,15 @@ class ChangesTask:
     def read(self) -> Iterator[Event]:
         definition = self.definition
         exports = [
-            TableExport(table, self.schemas[table.export], definition.zero_dates)
+            LoggedExport(table, self.schemas[table.export], definition.zero_dates)
             for table in definition.tables
             if table.export in self.schemas
         ]
-        decoder = EventDecoder(exports, Charsets.at(definition.server))
+        decoder = GroupDecoder(exports, Charsets.at(definition.server))
         reached, give_up = self.begin, system().monotonic() + BEHIND_SECONDS
         while reached < self.end:
             before = reached
-            with UpstreamConnection(definition.server) as session:
+            with MySqlConnection(definition.server) as session:
                 upstream.check_server(session, definition)
                 log = LogReader(decoder.tables, reached, self.end, file_of(reached), upstream.has_checksums(session))
                 events = session.events(
@@ -91,7 +91,7 @@ class MySqlReader:
         self._definition = definition.of(schemas)
         self._schemas = {table.export: schemas[table.export] for table in self._definition.tables}
         self._revised: Fields | None = None
-        self._session: UpstreamConnection | None = None
+        self._session: MySqlConnection | None = None
         self._mark = definition.mark
         self._marked_at = system().monotonic()
 
@@ -115,13 +115,13 @@ class MySqlReader:
         first, last = begin.bound(0) or 0, end.bound(0) or 0
         if first >= last:
             return ()
-        return (ChangesTask(definition=self._definition, schemas=self.exports(), begin=first, end=last),)
+        return (LogTask(definition=self._definition, schemas=self.exports(), begin=first, end=last),)
 
     def adopt(self, export: str, schema: Schema) -> None:
         self._schemas[export] = schema
 
     def commit(self, frontier: SourceFrontier) -> None:
-        """The server keeps its log as long as it was told to, whoever reads it."""
+        """Nothing: the server keeps its log as long as it is set to, read or not."""
 
     def status(self) -> UpstreamStatus:
         with lent(self._definition.server) as session:
@@ -149,7 +149,7 @@ class MySqlReader:
     def close(self) -> None:
         let_go(self._definition.server)
 
-    def _checked(self, session: UpstreamConnection) -> tuple[int, int]:
+    def _checked(self, session: MySqlConnection) -> tuple[int, int]:
         """Where the log ends and begins, once it is sure to be the one that was read until now."""
         if self._session is not session:
             # Another connection: it may be another server by now, or another log.

@@ -7,7 +7,7 @@ Source: MariaDB documentation, ROWS_EVENT_V1; sources.md section 2.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ _DIGIT_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ImageField:
     """Where the values of a column lie: begin and length of each, and whether there is one."""
 
     starts: Ints
@@ -52,7 +52,7 @@ class ImageRows:
     data: Bytes
     events: Ints
     diffs: Ints
-    fields: tuple[Field, ...]
+    fields: tuple[ImageField, ...]
 
 
 def fixed_size(column: MapColumn) -> int | None:
@@ -89,7 +89,7 @@ def read_images(columns: Sequence[MapColumn], bodies: Sequence[bytes], kinds: In
     at = ends - lengths
     live = np.flatnonzero(lengths > 0)
     number, events, diffs = 0, list[Ints](), list[Ints]()
-    parts: list[list[Field]] = [[] for _ in columns]
+    parts: list[list[ImageField]] = [[] for _ in columns]
     while len(live):
         here, after = _walk(data, at[live], columns)
         if (after > ends[live]).any():
@@ -105,7 +105,7 @@ def read_images(columns: Sequence[MapColumn], bodies: Sequence[bytes], kinds: In
     return ImageRows(data, _joined(events), _joined(diffs), tuple(map(_field, parts)))
 
 
-def _walk(data: Bytes, at: Ints, columns: Sequence[MapColumn]) -> tuple[list[Field], Ints]:
+def _walk(data: Bytes, at: Ints, columns: Sequence[MapColumn]) -> tuple[list[ImageField], Ints]:
     """The values of one row at each of these places, and where each row ends."""
     nulls = at
     at = at + (len(columns) + 7) // 8
@@ -115,14 +115,14 @@ def _walk(data: Bytes, at: Ints, columns: Sequence[MapColumn]) -> tuple[list[Fie
         size = fixed_size(column)
         if size is not None:
             lengths = np.where(valid, size, 0)
-            found.append(Field(at, lengths, valid))
+            found.append(ImageField(at, lengths, valid))
             at = at + lengths
             continue
         width = _prefix(column)
         # At the end of the data there may be none to read.
         lengths = np.where(valid, little(data, np.minimum(at, len(data) - width), width), 0)
         starts = at + np.where(valid, width, 0)
-        found.append(Field(starts, lengths, valid))
+        found.append(ImageField(starts, lengths, valid))
         at = starts + lengths
         if len(at) and at.max() > len(data):
             raise CorruptData("a row of the binlog ends behind its event", hint="report it")
@@ -145,12 +145,12 @@ def big(data: Bytes, at: Ints, size: int) -> Ints:
     return found.view(np.int64)
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> Ints:
+def _joined(parts: Sequence[npt.NDArray[np.generic]]) -> Ints:
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 
 
-def _field(parts: Sequence[Field]) -> Field:
+def _field(parts: Sequence[ImageField]) -> ImageField:
     if not parts:
-        return Field(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        return ImageField(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
     valid = np.concatenate([part.valid for part in parts])
-    return Field(_joined([part.starts for part in parts]), _joined([part.lengths for part in parts]), valid)
+    return ImageField(_joined([part.starts for part in parts]), _joined([part.lengths for part in parts]), valid)

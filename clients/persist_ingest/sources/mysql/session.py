@@ -17,7 +17,7 @@ from pymysql.constants import COMMAND
 
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
 from persist.sources import UpstreamLost
-from persist.typed import Fields, SqlRow
+from persist.typed import Fields
 from persist_ingest.sources.port import HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.secret import looked_up
 
@@ -41,7 +41,6 @@ _BUSY: Final = frozenset({1040, 1053, 1129, 1203, 1226, 1317, 1969, 4031})
 _AWAY: Final = frozenset({2002, 2003, 2005, 2006, 2013, 2014, 2055, 0, 1927})
 _ALTERED: Final = frozenset({1412, 1146, 1054})
 _LOG: Final = 1236
-CHANGED: Final = 1412
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +61,10 @@ class Server:
     key: str = ""
 
     @staticmethod
-    def from_json(given: Fields) -> "Server":
+    def from_json(given: Mapping[str, object]) -> "Server":
         """What ``to_json`` gave."""
-        return Server(**given)
+        fields: Fields = given
+        return Server(**fields)
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
@@ -75,7 +75,7 @@ class Server:
         if self.tls in ("off", "prefer"):
             return {"ssl_disabled": True} if self.tls == "off" else {}
         if self.tls == "require":
-            # Encrypted, whoever answers: an empty set of options would be taken for none.
+            # Encrypted, and nothing more: an empty set of options would be taken for none.
             return {"ssl": {"verify_mode": "none", "check_hostname": False}, **self._own}
         return {
             "ssl_ca": self.ca or None,
@@ -88,7 +88,7 @@ class Server:
     def _own(self) -> dict[str, object]:
         return {"ssl_cert": self.cert, "ssl_key": self.key or None} if self.cert else {}
 
-    def connected(self) -> "pymysql.Connection[Any]":
+    def connected(self) -> "pymysql.Connection":
         """A new connection. Raises pymysql's errors, and InvalidArgument for a password that cannot be found."""
         password = looked_up("password", self.password, is_secret=True) if self.password else ""
         return pymysql.connect(
@@ -115,7 +115,7 @@ class Packets:
     spans: list[tuple[int, int]]
 
 
-class UpstreamConnection:
+class MySqlConnection:
     """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
 
     def __init__(self, server: Server, *, lock_seconds: float | None = None) -> None:
@@ -137,13 +137,13 @@ class UpstreamConnection:
             self.close()
             raise
 
-    def rows(self, sql: str, params: Sequence[object] = ()) -> list[SqlRow]:
+    def rows(self, sql: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
         """All rows of a query that has few."""
-        with _classified(), self._connection.cursor() as cursor:
+        with _translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, tuple(params) or None)
             return [tuple(row) for row in cursor.fetchall()]
 
-    def row(self, sql: str, params: Sequence[object] = ()) -> SqlRow:
+    def row(self, sql: str, params: Sequence[object] = ()) -> tuple[object, ...]:
         """The only row of a query."""
         (row,) = self.rows(sql, params)
         return row
@@ -160,7 +160,7 @@ class UpstreamConnection:
 
     def packets(self, sql: str) -> Iterator[Packets]:
         """The rows of a query, each a packet: a length and a text for each column, or 0xFB for null."""
-        with _classified():
+        with _translated():
             self._connection._execute_command(COMMAND.COM_QUERY, sql.encode())
             head = self._connection._read_packet()
             for _ in range(head.read_length_encoded_integer() + 1):
@@ -179,7 +179,7 @@ class UpstreamConnection:
 
         Raises UpstreamLost: the log has no such place any more.
         """
-        with _classified():
+        with _translated():
             self.run("SET @master_binlog_checksum = @@global.binlog_checksum, @mariadb_slave_capability = 4")
             no_block = 0x01
             request = struct.pack("<IHI", position, no_block, server_id) + file.encode()
@@ -263,11 +263,11 @@ def _fail(data: bytearray, at: int) -> NoReturn:
 
 
 @contextmanager
-def lent(server: Server) -> Iterator[UpstreamConnection]:
+def lent(server: Server) -> Iterator[MySqlConnection]:
     """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
     # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
     key = server, os.getpid()
-    session = _idle.pop(key, None) or UpstreamConnection(server)
+    session = _idle.pop(key, None) or MySqlConnection(server)
     try:
         yield session
     except BaseException:
@@ -285,10 +285,10 @@ def let_go(server: Server) -> None:
         session.close()
 
 
-_idle: Final[dict[tuple[Server, int], UpstreamConnection]] = {}
+_idle: Final[dict[tuple[Server, int], MySqlConnection]] = {}
 
 
-class _classified:
+class _translated:
     """What PyMySQL raises inside becomes one of our errors."""
 
     def __enter__(self) -> None: ...
@@ -339,16 +339,6 @@ def classify(error: pymysql.MySQLError) -> PersistError:
     return SourceFailure("MariaDB refused", hint=hint, code=code, detail=detail)
 
 
-def literal(text: str) -> str:
-    """A text in SQL, whatever is in it."""
-    return "_utf8mb4 X'" + text.encode().hex() + "'" if text else "''"
-
-
 def quoted(*names: str) -> str:
     """A name in SQL, its parts in order."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
-
-
-def named_in(details: Mapping[str, object], export: str) -> dict[str, object]:
-    """Details of an error, about this export."""
-    return {**details, "export": export}

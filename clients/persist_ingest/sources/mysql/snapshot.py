@@ -20,7 +20,7 @@ from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.decoding import check_key, plain
 from persist_ingest.sources.mysql.definition import Table, position
 from persist_ingest.sources.mysql.row_images import little
-from persist_ingest.sources.mysql.session import Packets, Server, UpstreamConnection, quoted
+from persist_ingest.sources.mysql.session import MySqlConnection, Packets, Server, quoted
 from persist_ingest.sources.mysql.upstream import number_of
 from persist_ingest.sources.port import BadRows, Changes, Event, SourceFailure
 
@@ -39,7 +39,7 @@ _PLACE: Final = "SHOW STATUS WHERE variable_name IN ('binlog_snapshot_file', 'bi
 class Moment:
     """A session that sees what was committed before ``offset``, and nothing else."""
 
-    session: UpstreamConnection
+    session: MySqlConnection
     offset: int
 
 
@@ -50,8 +50,8 @@ def moment(server: Server, tables: Sequence[tuple[str, str]], *, lock_seconds: f
     The server ends the session when this process does nothing for long: until then others cannot alter the tables.
     """
     looks = [f"SELECT 1 FROM {quoted(*table)} LIMIT 0" for table in tables]
-    with UpstreamConnection(server, lock_seconds=lock_seconds) as session:
-        with UpstreamConnection(server, lock_seconds=lock_seconds) as holder:
+    with MySqlConnection(server, lock_seconds=lock_seconds) as session:
+        with MySqlConnection(server, lock_seconds=lock_seconds) as holder:
             for statement in ("START TRANSACTION READ ONLY", *looks):
                 holder.run(statement)
             found = taken(session)
@@ -60,7 +60,7 @@ def moment(server: Server, tables: Sequence[tuple[str, str]], *, lock_seconds: f
         yield found
 
 
-def taken(session: UpstreamConnection) -> Moment:
+def taken(session: MySqlConnection) -> Moment:
     """A moment of now, in that session."""
     session.run(f"SET SESSION idle_transaction_timeout = {HELD_SECONDS}, net_write_timeout = {HELD_SECONDS}")
     for statement in _MOMENT:
@@ -69,11 +69,11 @@ def taken(session: UpstreamConnection) -> Moment:
     file, place = str(found.get("binlog_snapshot_file", "")), found.get("binlog_snapshot_position", "")
     if not file or not str(place).isdigit():
         raise SourceFailure("the server does not say where in its binlog a transaction is", hint="is log_bin set?")
-    return Moment(session, position(number_of(file), int(place)))
+    return Moment(session, position(number_of(file), int(str(place))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTask:
+class MomentTask:
     """The rows of a table at a moment; to be read while that lasts, in this process. ``where``: limits, in SQL."""
 
     at: Moment

@@ -67,16 +67,16 @@ def parse_form(form: bytes) -> tuple[MapColumn, ...]:
     size, at = _number(form, at)
     metas = _metas(types, form[at : at + size])
     at += size + (count + 7) // 8
-    told = _Told(types, form, at)
+    said = _Told(types, form, at)
     return tuple(
         MapColumn(
-            name=told.names[place] if place < len(told.names) else "",
+            name=said.names[place] if place < len(said.names) else "",
             type=kind,
             meta=meta,
             second=second,
-            unsigned=told.unsigned[place],
-            collation=told.collations[place],
-            labels=told.labels[place],
+            unsigned=said.unsigned[place],
+            collation=said.collations[place],
+            labels=said.labels[place],
         )
         for place, (kind, (meta, second)) in enumerate(zip(types, metas, strict=True))
     )
@@ -111,7 +111,7 @@ def _metas(types: list[int], data: bytes) -> list[tuple[int, int]]:
 
 
 class _Told:
-    """What is told beside types: signs, character sets, names, labels; by column."""
+    """What is said beside types: signs, character sets, names, labels; by column."""
 
     def __init__(self, types: Sequence[int], form: bytes, at: int) -> None:
         count = len(types)

@@ -10,7 +10,7 @@ from typing import Final
 from persist.runtime import system
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of, position
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import SourceFailure
 
 _NEW_SOURCE: Final = "make a new source"
@@ -21,7 +21,7 @@ _OWN_IDS: Final = 1 << 31
 _TRIES: Final = 2
 
 
-def check_server(session: UpstreamConnection, definition: MySqlDefinition) -> None:
+def check_server(session: MySqlConnection, definition: MySqlDefinition) -> None:
     """Raise UpstreamReplaced unless this is the server that the source was made of."""
     (number,) = session.row("SELECT @@global.server_id")
     if number != definition.number:
@@ -33,7 +33,7 @@ def check_server(session: UpstreamConnection, definition: MySqlDefinition) -> No
         )
 
 
-def end_of_log(session: UpstreamConnection, base: str) -> tuple[int, Mark | None]:
+def end_of_log(session: MySqlConnection, base: str) -> tuple[int, Mark | None]:
     """Where the log ends, also with the GTIDs before that if it stands still for a moment. Raises UpstreamReplaced."""
     before = _end(session)
     for _ in range(_TRIES):
@@ -53,11 +53,11 @@ def end_of_log(session: UpstreamConnection, base: str) -> tuple[int, Mark | None
     return offset, Mark(offset=offset, gtids=gtids) if before == after else None
 
 
-def _end(session: UpstreamConnection) -> tuple[str, int]:
+def _end(session: MySqlConnection) -> tuple[str, int]:
     found = session.rows(_END)
     if not found:
         raise UpstreamLost("the server does not write a binlog any more", hint=f"set log_bin, and {_NEW_SOURCE}")
-    return str(found[0][0]), int(found[0][1])
+    return str(found[0][0]), int(str(found[0][1]))
 
 
 def number_of(name: str) -> int:
@@ -68,18 +68,18 @@ def number_of(name: str) -> int:
     return int(text)
 
 
-def begin_of_log(session: UpstreamConnection, base: str) -> int:
+def begin_of_log(session: MySqlConnection, base: str) -> int:
     """The first position that is still there."""
     files = [str(row[0]) for row in session.rows(_FILES)]
     return min((position(number_of(name), 0) for name in files), default=0)
 
 
-def retained(session: UpstreamConnection) -> int:
+def retained(session: MySqlConnection) -> int:
     """Bytes of all files."""
-    return sum(int(row[1]) for row in session.rows(_FILES))
+    return sum(int(str(row[1])) for row in session.rows(_FILES))
 
 
-def check_mark(session: UpstreamConnection, definition: MySqlDefinition, mark: Mark) -> None:
+def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark) -> None:
     """Raise UpstreamReplaced unless the log has at that place what it had there.
 
     Where the server purged that file it cannot be asked: then what it wrote since has to be more, see ``check_grown``.
@@ -118,7 +118,7 @@ def _sequences(gtids: str) -> dict[str, int]:
     return {domain: int(number) for domain, _, number in parts}
 
 
-def has_checksums(session: UpstreamConnection) -> bool:
+def has_checksums(session: MySqlConnection) -> bool:
     """Events are sent with checksums, until one says otherwise."""
     return bool(session.row("SELECT @@global.binlog_checksum")[0] == "CRC32")
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from persist.arrow import ArrowArray, py_buffer
 from persist_ingest.sources.gathering import BAD_ROW_HINT, Bools, Bytes, Ints, gather
 from persist_ingest.sources.mysql.charsets import Charset
-from persist_ingest.sources.mysql.column_types import DATED, ColumnType, Kind, ZeroDates
-from persist_ingest.sources.mysql.row_images import Field, big, little
+from persist_ingest.sources.mysql.column_types import DATED, Kind, MySqlType, ZeroDates
+from persist_ingest.sources.mysql.row_images import ImageField, big, little
 from persist_ingest.sources.mysql.table_map import MapColumn
 from persist_ingest.sources.port import BadRows
 
@@ -37,7 +37,7 @@ class _Moments:
     micros: Ints
 
 
-def logged(kind: ColumnType, column: MapColumn, charset: Charset | None, data: Bytes, where: Field) -> ArrowArray:
+def logged(kind: MySqlType, column: MapColumn, charset: Charset | None, data: Bytes, where: ImageField) -> ArrowArray:
     """Values of the binlog. Raises BadRows."""
     starts = np.where(where.valid, where.starts, 0)
     reader = _LOGGED.get(kind.kind)
@@ -52,7 +52,7 @@ def logged(kind: ColumnType, column: MapColumn, charset: Charset | None, data: B
     return charset.text(array)
 
 
-def told(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
+def told(kind: MySqlType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
     """Values of a snapshot, by their text. Raises BadRows."""
     if kind.kind in DATED and kind.zero is not ZeroDates.TEXT:
         return _moments(kind, _read(kind, data, starts, valid), valid)
@@ -69,14 +69,14 @@ def told(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bool
         raise BadRows("a value cannot be stored", hint=BAD_ROW_HINT, type=kind.arrow, detail=str(error)[:200]) from None
 
 
-def _numbers(numbers: npt.NDArray[Any], valid: Bools, kind: pa.DataType) -> ArrowArray:
+def _numbers(numbers: npt.NDArray[np.generic], valid: Bools, kind: pa.DataType) -> ArrowArray:
     """Numbers as an array of a type that has them so in memory."""
     nulls = len(valid) - int(np.count_nonzero(valid))
     mask = py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(kind, len(numbers), [mask, py_buffer(np.ascontiguousarray(numbers))], nulls)
 
 
-def _int(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _int(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = little(data, starts, kind.size)
     if not kind.unsigned and kind.size < 8:
         bits = 8 * kind.size
@@ -84,26 +84,26 @@ def _int(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: 
     return _numbers(raw.astype(kind.arrow.to_pandas_dtype()), valid, kind.arrow)
 
 
-def _real(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _real(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     size = 4 if kind.kind is Kind.FLOAT else 8
     raw = little(data, starts, size)
     numbers = raw.astype(np.uint32).view(np.float32) if size == 4 else raw.view(np.float64)
     return _numbers(numbers, valid, kind.arrow)
 
 
-def _bit(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _bit(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = big(data, starts, (kind.size + 7) // 8)
     if kind.size == 1:
         return pc.equal(_numbers(raw, valid, pa.int64()), 1)  # type: ignore[no-any-return]  # kernels have no types
     return _numbers(raw, valid, pa.uint64())
 
 
-def _year(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _year(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = little(data, starts, 1)
     return _numbers(np.where(raw > 0, raw + 1900, 0).astype(np.int16), valid, kind.arrow)
 
 
-def _decimal(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _decimal(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     """Nine digits in four bytes, what is left over in fewer; the first bit is set unless it is negative."""
     whole, fraction = kind.size - kind.scale, kind.scale
     digits = [*([whole % 9] if whole % 9 else []), *[9] * (whole // 9)]
@@ -137,12 +137,12 @@ def _decimal(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, val
     return found if pa.types.is_string(kind.arrow) else pc.cast(found, kind.arrow)
 
 
-def _date(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _date(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw, none = little(data, starts, 3), np.zeros(len(starts), np.int64)
     return _dated(kind, _Moments(raw >> 9, raw >> 5 & 15, raw & 31, none, none), valid)
 
 
-def _datetime(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _datetime(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = big(data, starts, 5) - (1 << 39)
     days, clock = raw >> 17, raw & (1 << 17) - 1
     months = days >> 5
@@ -151,7 +151,7 @@ def _datetime(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, va
     return _dated(kind, _Moments(months // 13, months % 13, days & 31, seconds, micros), valid)
 
 
-def _timestamp(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _timestamp(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw, micros = big(data, starts, 4), _fraction(data, starts + 4, column.meta)
     is_zero = (raw == 0) & (micros == 0)
     days = (raw // _DAYS).astype("M8[D]")
@@ -170,7 +170,7 @@ def _fraction(data: Bytes, at: Ints, digits: int) -> Ints:
     return big(data, at, size) * scale
 
 
-def _time(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _time(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     """As text: [-]hh:mm:ss[.ffffff], with hours up to 838."""
     size = (column.meta + 1) // 2
     raw = big(data, starts, 3 + size) - (0x800000 << 8 * size)
@@ -199,7 +199,7 @@ def _digits(text: Bytes, place: int, count: int, value: Ints) -> None:
         value = value // 10
 
 
-def _dated(kind: ColumnType, parts: _Moments, valid: Bools) -> ArrowArray:
+def _dated(kind: MySqlType, parts: _Moments, valid: Bools) -> ArrowArray:
     if kind.zero is not ZeroDates.TEXT:
         return _moments(kind, parts, valid)
     timed = kind.kind is not Kind.DATE
@@ -220,7 +220,7 @@ def _dated(kind: ColumnType, parts: _Moments, valid: Bools) -> ArrowArray:
     return gather(text.reshape(-1), begins, np.where(valid, width, 0), valid)
 
 
-def _read(kind: ColumnType, data: Bytes, starts: Ints, valid: Bools) -> _Moments:
+def _read(kind: MySqlType, data: Bytes, starts: Ints, valid: Bools) -> _Moments:
     """Parts of the texts yyyy-mm-dd[ hh:mm:ss[.ffffff]]."""
     at = np.where(valid, starts, 0)
     if len(data) < 32:
@@ -240,7 +240,7 @@ def _read(kind: ColumnType, data: Bytes, starts: Ints, valid: Bools) -> _Moments
     return _Moments(number(0, 4), number(5, 2), number(8, 2), seconds, micros)
 
 
-def _moments(kind: ColumnType, parts: _Moments, valid: Bools) -> ArrowArray:
+def _moments(kind: MySqlType, parts: _Moments, valid: Bools) -> ArrowArray:
     """Dates and times as Arrow has them, where a calendar has them. Raises BadRows."""
     sound = (parts.year > 0) & (parts.month > 0) & (parts.month < 13) & (parts.day > 0)
     months = np.where(sound, (parts.year - 1970) * 12 + parts.month - 1, 0).astype("M8[M]")
@@ -259,7 +259,7 @@ def _moments(kind: ColumnType, parts: _Moments, valid: Bools) -> ArrowArray:
     return _numbers((numbers * _DAYS + parts.seconds) * 1_000_000 + parts.micros, valid, kind.arrow)
 
 
-def _label(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _label(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = np.where(valid, little(data, starts, column.meta), 0)
     if (raw > len(kind.labels)).any():
         raise BadRows("an enum has a value without a name", hint=BAD_ROW_HINT, value=int(raw.max()))
@@ -267,7 +267,7 @@ def _label(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid
     return pa.array(["", *kind.labels], pa.string()).take(_numbers(raw, valid, pa.int64()))
 
 
-def _labels(kind: ColumnType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
+def _labels(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
     raw = np.where(valid, little(data, starts, column.meta), 0)
     masks, places = np.unique(raw, return_inverse=True)
     texts = [",".join(each for bit, each in enumerate(kind.labels) if int(mask) >> bit & 1) for mask in masks]
@@ -323,7 +323,7 @@ _FIXED_TEXTS: Final[Mapping[Kind, Callable[[ArrowArray, Bools], ArrowArray]]] = 
     Kind.INET4: _inet4,
     Kind.INET6: _inet6,
 }
-_LOGGED: Final[Mapping[Kind, Callable[[ColumnType, MapColumn, Bytes, Ints, Bools], ArrowArray]]] = {
+_LOGGED: Final[Mapping[Kind, Callable[[MySqlType, MapColumn, Bytes, Ints, Bools], ArrowArray]]] = {
     Kind.INT: _int,
     Kind.FLOAT: _real,
     Kind.DOUBLE: _real,

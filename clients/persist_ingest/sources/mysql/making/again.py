@@ -10,23 +10,24 @@ from dataclasses import replace
 from persist import Schema
 from persist.sources import SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.mysql import catalog, pieces, upstream
+from persist_ingest.sources.mysql import catalog, upstream
 from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
+from persist_ingest.sources.mysql.making import pieces
 from persist_ingest.sources.mysql.making.checks import check_server
 from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
-from persist_ingest.sources.mysql.pieces import Order
-from persist_ingest.sources.mysql.reader import KIND, ChangesTask
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.making.pieces import KeyOrder
+from persist_ingest.sources.mysql.reader import KIND, LogTask
+from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import taken
 from persist_ingest.sources.port import Changes, Piece
 from persist_ingest.sources.regrown import grown, recalled
 
 
-class TableAnew:
+class MySqlTableAnew:
     """Implements the Anew port."""
 
     def __init__(
-        self, session: UpstreamConnection, definition: MySqlDefinition, schema: Schema, order: Order | None
+        self, session: MySqlConnection, definition: MySqlDefinition, schema: Schema, order: KeyOrder | None
     ) -> None:
         """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
         self._session = session
@@ -67,7 +68,7 @@ class TableAnew:
 
     def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
         (table,) = self._definition.tables
-        log = ChangesTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
+        log = LogTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
         return pieces.logged(log, begin, end)
 
     def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
@@ -83,14 +84,14 @@ class TableAnew:
 @contextmanager
 def begun_again(
     definition: MySqlDefinition, export: str, schema: Schema, begun: Mapping[str, object] | None
-) -> Iterator[TableAnew]:
+) -> Iterator[MySqlTableAnew]:
     """See ReadsApart.snapshot_again."""
-    with UpstreamConnection(definition.server) as session:
+    with MySqlConnection(definition.server) as session:
         upstream.check_server(session, definition)
         if begun is not None:
             given: Fields = begun
             alone = MySqlDefinition.from_json(given["definition"])
-            yield TableAnew(session, alone, schema, Order.from_json(given["order"]))
+            yield MySqlTableAnew(session, alone, schema, KeyOrder.from_json(given["order"]))
             return
         check_server(session)
         (known,) = definition.of({export}).tables
@@ -99,7 +100,7 @@ def begun_again(
         check_charsets(session, [table])
         table = _recalled(schema, replace(table, since=0))
         fields = grown(schema, {column.called: column.type.arrow for column in table.columns}, export)
-        yield TableAnew(session, replace(definition, tables=(table,)), fields, Order.of(table))
+        yield MySqlTableAnew(session, replace(definition, tables=(table,)), fields, KeyOrder.of(table))
 
 
 def _recalled(schema: Schema, table: Table) -> Table:

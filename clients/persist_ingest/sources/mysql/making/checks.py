@@ -9,8 +9,8 @@ from typing import Final
 
 from persist import InvalidArgument
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.catalog import Listed
-from persist_ingest.sources.mysql.session import UpstreamConnection, quoted
+from persist_ingest.sources.mysql.catalog import ListedTable
+from persist_ingest.sources.mysql.session import MySqlConnection, quoted
 from persist_ingest.sources.port import SourceFailure
 
 VERSION_MIN: Final = (10, 5)
@@ -28,7 +28,7 @@ _WANTED: Final[Mapping[str, tuple[frozenset[str], str, str]]] = {
         "SET GLOBAL binlog_format = ROW, and in its configuration; sessions that are open keep what they had",
     ),
     "binlog_row_image": (
-        frozenset({"FULL", "FULL_NODUP"}) - {"FULL_NODUP"},
+        frozenset({"FULL"}),
         "the server does not log whole rows",
         "SET GLOBAL binlog_row_image = FULL, and in its configuration; sessions that are open keep what they had",
     ),
@@ -48,14 +48,13 @@ _WANTED: Final[Mapping[str, tuple[frozenset[str], str, str]]] = {
         "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in its configuration",
     ),
 }
-_PLACES: Final = "SELECT @@global.log_bin_basename"
 _RIGHTS: Final = (
     ("REPLICATION SLAVE", ("REPLICATION SLAVE", "REPLICATION REPLICA")),
     ("BINLOG MONITOR", ("BINLOG MONITOR", "REPLICATION CLIENT")),
 )
 
 
-def check_server(session: UpstreamConnection) -> None:
+def check_server(session: MySqlConnection) -> None:
     """Raise SourceFailure unless the server logs whole rows, keeps them, and loses none."""
     (version,) = session.row("SELECT VERSION()")
     found = re.match(r"(\d+)\.(\d+)", str(version))
@@ -67,7 +66,7 @@ def check_server(session: UpstreamConnection) -> None:
         )
     if found is None or (int(found[1]), int(found[2])) < VERSION_MIN:
         raise SourceFailure("MariaDB 10.5 or newer is needed", hint="upgrade the server", version=version)
-    known = session.variables(*_WANTED, "binlog_expire_logs_seconds", "expire_logs_days", "encrypt_binlog")
+    known = session.variables(*_WANTED, "binlog_expire_logs_seconds", "expire_logs_days")
     for name, (wanted, message, hint) in _WANTED.items():
         if known.get(name, "").upper() not in wanted:
             raise SourceFailure(message, hint=hint, **{name: known.get(name, "")})
@@ -80,7 +79,7 @@ def check_server(session: UpstreamConnection) -> None:
         )
 
 
-def check_rights(session: UpstreamConnection) -> None:
+def check_rights(session: MySqlConnection) -> None:
     """Raise SourceFailure unless this user may read the log."""
     grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
     on_all = " ".join(each for each in re.split(r"(?=GRANT )", grants) if " ON *.* " in each)
@@ -95,7 +94,7 @@ def check_rights(session: UpstreamConnection) -> None:
             )
 
 
-def check_filters(session: UpstreamConnection, databases: Sequence[str]) -> None:
+def check_filters(session: MySqlConnection, databases: Sequence[str]) -> None:
     """Raise SourceFailure where the server leaves databases out of its log."""
     (row,) = session.rows("SHOW MASTER STATUS")
     only, never = (_listed(str(each)) for each in row[2:4])
@@ -108,12 +107,12 @@ def check_filters(session: UpstreamConnection, databases: Sequence[str]) -> None
             )
 
 
-def check_server_id(session: UpstreamConnection, server_id: int) -> None:
-    """Raise InvalidArgument where another has this id: the server ends whoever came first."""
+def check_server_id(session: MySqlConnection, server_id: int) -> None:
+    """Raise InvalidArgument where another has this id: the server ends the session of the other."""
     if not server_id:
         return
     (own,) = session.row("SELECT @@global.server_id")
-    others = {int(row[0]) for row in session.rows("SHOW SLAVE HOSTS")}
+    others = {int(str(row[0])) for row in session.rows("SHOW SLAVE HOSTS")}
     if server_id == own or server_id in others:
         raise InvalidArgument(
             "another server or replica has this serverId",
@@ -122,7 +121,7 @@ def check_server_id(session: UpstreamConnection, server_id: int) -> None:
         )
 
 
-def check_table(session: UpstreamConnection, table: Listed) -> None:
+def check_table(session: MySqlConnection, table: ListedTable) -> None:
     """Raise SourceFailure for what has no rows of its own, or whose changes the log does not have."""
     export = f"{table.database}.{table.name}"
     if table.kind == "SYSTEM VERSIONED":

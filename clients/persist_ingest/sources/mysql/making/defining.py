@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from persist import Schema, UsageError
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.catalog import Listed
+from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.charsets import Charsets
 from persist_ingest.sources.mysql.column_types import Kind, ZeroDates, declared_type
-from persist_ingest.sources.mysql.definition import Column, Table
+from persist_ingest.sources.mysql.definition import MySqlColumn, Table
 from persist_ingest.sources.mysql.making.checks import check_table
-from persist_ingest.sources.mysql.making.options import EVERY, Options
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
+from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.naming import called
 from persist_ingest.sources.port import SourceFailure
 
 
-def chosen(session: UpstreamConnection, options: Options) -> list[Listed]:
+def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]:
     """The tables that options name. Raises SourceFailure."""
     databases = {database for database, _ in options.tables}
     there = {
@@ -47,7 +47,7 @@ def chosen(session: UpstreamConnection, options: Options) -> list[Listed]:
     return wanted
 
 
-def _check_names(tables: Sequence[Listed]) -> None:
+def _check_names(tables: Sequence[ListedTable]) -> None:
     """Exports are distinguished by their names, and in SQL not by case."""
     known: dict[str, str] = {}
     for table in tables:
@@ -59,7 +59,7 @@ def _check_names(tables: Sequence[Listed]) -> None:
             )
 
 
-def defined(session: UpstreamConnection, listed: Listed, excluded: Collection[str], zero: ZeroDates) -> Table:
+def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[str], zero: ZeroDates) -> Table:
     """A table as it is now. Raises SourceFailure: a column has a type that is not read, or none is left."""
     database, name = listed.database, listed.name
     key = catalog.primary_key(session, database, name)
@@ -79,12 +79,12 @@ def defined(session: UpstreamConnection, listed: Listed, excluded: Collection[st
         except SourceFailure as error:
             details = {"table": f"{database}.{name}", **error.details}
             raise SourceFailure(error.message, hint=error.hint, **details) from None
-        found.append(Column(name=each.name, type=kind, field="" if field == each.name else field))
+        found.append(MySqlColumn(name=each.name, type=kind, field="" if field == each.name else field))
     return Table(database=database, name=name, key=key, columns=tuple(found), excluded=tuple(left_out))
 
 
 def excluded(
-    session: UpstreamConnection, options: Options, tables: Sequence[Listed]
+    session: MySqlConnection, options: MySqlOptions, tables: Sequence[ListedTable]
 ) -> dict[tuple[str, str], set[str]]:
     """By table the columns that are not to be read. Raises SourceFailure for a name that is not there."""
     names = {
@@ -123,7 +123,7 @@ def at(tables: Sequence[Table], offset: int) -> tuple[Table, ...]:
     return tuple(replace(table, since=offset) for table in tables)
 
 
-def listed_alone(session: UpstreamConnection, table: Table) -> Listed:
+def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
     """What has the name of a table now, when it can be read. Raises SourceFailure."""
     found = [each for each in catalog.tables(session, table.database) if each.name == table.name]
     if not found:
@@ -136,13 +136,13 @@ def listed_alone(session: UpstreamConnection, table: Table) -> Listed:
     return found[0]
 
 
-def redefined(session: UpstreamConnection, listed: Listed, known: Table, zero: ZeroDates) -> Table:
+def redefined(session: MySqlConnection, listed: ListedTable, known: Table, zero: ZeroDates) -> Table:
     """A table as it is now, without what was left out of it."""
     table = defined(session, listed, known.excluded, zero)
     return replace(table, excluded=known.excluded, altered_ms=known.altered_ms)
 
 
-def check_charsets(session: UpstreamConnection, tables: Sequence[Table]) -> None:
+def check_charsets(session: MySqlConnection, tables: Sequence[Table]) -> None:
     """Raise SourceFailure for text in a character set that is not read from the log."""
     charsets = Charsets.at(session.server)
     for table in tables:

@@ -8,7 +8,7 @@ from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_filters
 from persist_ingest.sources.mysql.making.defining import check_charsets, initial_schema, listed_alone, redefined
 from persist_ingest.sources.mysql.making.options import parse_table
-from persist_ingest.sources.mysql.session import UpstreamConnection
+from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import Joined
 
 
@@ -24,7 +24,7 @@ def joined(definition: MySqlDefinition, name: str) -> Joined:
                 export=other.export,
             )
     withheld = dict(definition.withheld).get(asked.export, ())
-    with UpstreamConnection(definition.server) as session:
+    with MySqlConnection(definition.server) as session:
         upstream.check_server(session, definition)
         listed = listed_alone(session, asked)
         check_filters(session, [database])

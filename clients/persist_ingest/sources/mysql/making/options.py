@@ -42,7 +42,7 @@ _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class MySqlOptions:
     """``tables``: pairs of database and name, which may be EVERY; without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: database, table and column; of a table with any included, no others are
@@ -59,7 +59,7 @@ class Options:
     takes_over: bool = False
 
 
-def parse_options(raw: Mapping[str, str]) -> Options:
+def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
     """The options of a source. Raises InvalidArgument for what is unknown, missing or malformed."""
     given = check_options(raw, NAMES, "the MySQL source")
     if one_of(given, "badRows", ("fail", "divert"), "fail") != "fail":
@@ -67,7 +67,7 @@ def parse_options(raw: Mapping[str, str]) -> Options:
     server_id = given.whole("serverId") or 0
     if server_id >= 1 << 32:
         raise InvalidArgument("option serverId is beyond 32 bits", hint="leave it out", got=server_id)
-    return Options(
+    return MySqlOptions(
         server=_server(given),
         tables=_parsed("tables", required(given, "tables", "shop.orders"), _TABLE, "shop.orders, shop.`line items`"),
         exclude_tables=_names(given, "excludeTables", _TABLE, "shop.log"),

@@ -10,20 +10,19 @@ from typing import Final
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist.typed import Fields
 from persist_ingest.sources.mysql import catalog, upstream
-from persist_ingest.sources.mysql.catalog import Listed
+from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of
 from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
 from persist_ingest.sources.mysql.making.defining import at, check_charsets, chosen, defined, excluded, initial_schema
 from persist_ingest.sources.mysql.making.joining import joined
-from persist_ingest.sources.mysql.making.options import Options, parse_options
+from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
 from persist_ingest.sources.mysql.making.over import taken_over
-from persist_ingest.sources.mysql.pieces import PIECE_BYTES, Order
+from persist_ingest.sources.mysql.making.pieces import PIECE_BYTES, KeyOrder
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
-from persist_ingest.sources.mysql.session import UpstreamConnection
-from persist_ingest.sources.mysql.snapshot import Moment, SnapshotTask, moment
+from persist_ingest.sources.mysql.session import MySqlConnection
+from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, TakenOver
 
 LOCK_SECONDS: Final = 10.0
@@ -38,7 +37,7 @@ class MySqlSource:
     def create(self, options: Mapping[str, str], *, source: str) -> Iterator[Beginning]:
         parsed = parse_options(options)
         with ExitStack() as stack:
-            session = stack.enter_context(UpstreamConnection(parsed.server, lock_seconds=LOCK_SECONDS))
+            session = stack.enter_context(MySqlConnection(parsed.server, lock_seconds=LOCK_SECONDS))
             check_server(session)
             check_rights(session)
             check_server_id(session, parsed.server_id)
@@ -52,7 +51,7 @@ class MySqlSource:
             stack.callback(reader.close)
             pieces = _in_pieces(session, definition)
             snapshot = [
-                SnapshotTask(at=now, table=table, schema=schemas[table.export])
+                MomentTask(at=now, table=table, schema=schemas[table.export])
                 for table in definition.tables
                 if table.export not in pieces
             ]
@@ -64,10 +63,10 @@ class MySqlSource:
                 pieces=pieces,
             )
 
-    def open(self, definition: Fields, schemas: Mapping[str, Schema]) -> SourceReader:
+    def open(self, definition: Mapping[str, object], schemas: Mapping[str, Schema]) -> SourceReader:
         return MySqlReader(MySqlDefinition.from_json(definition), schemas)
 
-    def drop(self, definition: Fields) -> None:
+    def drop(self, definition: Mapping[str, object]) -> None:
         """Nothing of a source is upstream."""
 
     def snapshot_again(
@@ -99,12 +98,14 @@ class MySqlSource:
 MYSQL: Final = MySqlSource()
 
 
-def _defined(session: UpstreamConnection, now: Moment, options: Options, tables: Sequence[Listed]) -> MySqlDefinition:
+def _defined(
+    session: MySqlConnection, now: Moment, options: MySqlOptions, tables: Sequence[ListedTable]
+) -> MySqlDefinition:
     """Everything as it is at that moment, at which the tables are held."""
     left_out = excluded(session, options, tables)
     found = [defined(session, each, left_out[each.database, each.name], options.zero_dates) for each in tables]
     check_charsets(session, found)
-    (number,) = session.row("SELECT @@global.server_id")
+    number = int(str(session.row("SELECT @@global.server_id")[0]))
     name = str(session.rows("SHOW MASTER STATUS")[0][0])
     base = name.rpartition(".")[0]
     upstream.number_of(name)
@@ -129,12 +130,12 @@ def _defined(session: UpstreamConnection, now: Moment, options: Options, tables:
     return replace(definition, begun=mark, mark=mark)
 
 
-def _in_pieces(session: UpstreamConnection, definition: MySqlDefinition) -> tuple[str, ...]:
+def _in_pieces(session: MySqlConnection, definition: MySqlDefinition) -> tuple[str, ...]:
     """The exports that are too large to be begun with again, and can be divided. The smallest are read at once."""
     sizes = {table.export: catalog.about(session, table.database, table.name)[1] for table in definition.tables}
     whole, found = 0, []
     for table in sorted(definition.tables, key=lambda table: sizes[table.export]):
         whole += sizes[table.export]
-        if whole > AT_ONCE_BYTES and Order.of(table) is not None:
+        if whole > AT_ONCE_BYTES and KeyOrder.of(table) is not None:
             found.append(table.export)
     return tuple(found)

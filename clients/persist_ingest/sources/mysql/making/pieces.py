@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist.typed import Fields
 from persist_ingest.sources.gathering import Bools
 from persist_ingest.sources.mysql import catalog
 from persist_ingest.sources.mysql.column_types import Kind
 from persist_ingest.sources.mysql.decoding import plain
 from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
-from persist_ingest.sources.mysql.reader import ChangesTask
-from persist_ingest.sources.mysql.session import UpstreamConnection, quoted
-from persist_ingest.sources.mysql.snapshot import SnapshotTask, moment
+from persist_ingest.sources.mysql.making.defining import listed_alone, redefined
+from persist_ingest.sources.mysql.reader import LogTask
+from persist_ingest.sources.mysql.session import MySqlConnection, quoted
+from persist_ingest.sources.mysql.snapshot import MomentTask, moment
 from persist_ingest.sources.port import Changes, ExportEmptied, TableAltered, Truncated
 
 PIECE_BYTES: Final = 32 << 20
@@ -31,23 +31,23 @@ _WHOLE: Final = frozenset({Kind.INT, Kind.YEAR})
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class KeyOrder:
     """The order in which a table is read: that of its primary key. ``columns``: name, and what the export calls it."""
 
     columns: tuple[tuple[str, str], ...]
 
     @staticmethod
-    def of(table: Table) -> "Order | None":
+    def of(table: Table) -> "KeyOrder | None":
         """None: it has no primary key, or not one of whole numbers."""
         columns = {column.name: column for column in table.columns}
         if not table.key or any(columns[name].type.kind not in _WHOLE for name in table.key):
             return None
-        return Order(tuple((name, columns[name].called) for name in table.key))
+        return KeyOrder(tuple((name, columns[name].called) for name in table.key))
 
     @staticmethod
-    def from_json(given: Sequence[Fields] | None) -> "Order | None":
+    def from_json(given: Sequence[Sequence[str]] | None) -> "KeyOrder | None":
         """What ``to_json`` gave, also after JSON."""
-        return None if given is None else Order(tuple((name, called) for name, called in given))
+        return None if given is None else KeyOrder(tuple((name, called) for name, called in given))
 
     def to_json(self) -> list[list[str]]:
         """JSON-ready."""
@@ -84,12 +84,12 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePiece:
+class MomentPiece:
     """Implements the Piece port. ``after``: the key of the piece before; ``order``: None where this is all there is."""
 
-    task: SnapshotTask
-    log: ChangesTask
-    order: Order | None
+    task: MomentTask
+    log: LogTask
+    order: KeyOrder | None
     after: tuple[str, ...] | None
     last: tuple[str, ...] | None
 
@@ -109,7 +109,7 @@ class TablePiece:
         return within if self.after is None else within | self.order.reach(changes.rows, self.after)
 
 
-def logged(log: ChangesTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+def logged(log: LogTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
     """The changes of the one table that a task reads, in this range. Raises ExportEmptied."""
     task = replace(log, begin=begin.bound(0) or 0, end=end.bound(0) or 0)
     for event in task.read() if task.begin < task.end else ():
@@ -132,16 +132,14 @@ def _taken(changes: Changes, wanted: Bools) -> Changes:
 
 @contextmanager
 def opened(
-    session: UpstreamConnection,
+    session: MySqlConnection,
     definition: MySqlDefinition,
     schema: Schema,
-    order: Order | None,
+    order: KeyOrder | None,
     after: tuple[str, ...] | None,
     rows: int,
-) -> Iterator[TablePiece]:
+) -> Iterator[MomentPiece]:
     """The piece of the only table of a definition behind a key, at this moment. Raises TableAltered, HeldUp."""
-    from persist_ingest.sources.mysql.making.defining import listed_alone, redefined
-
     (table,) = definition.tables
     known, size = catalog.about(session, table.database, table.name)
     rows = max(1, min(rows, rows if not known or not size else PIECE_BYTES * known // size))
@@ -156,9 +154,9 @@ def opened(
             )
         last = None if order is None else _last(now.session, order, table, after, rows)
         where = "" if order is None else order.where(after, last)
-        yield TablePiece(
-            task=SnapshotTask(at=now, table=table, schema=schema, where=where),
-            log=ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0),
+        yield MomentPiece(
+            task=MomentTask(at=now, table=table, schema=schema, where=where),
+            log=LogTask(definition=definition, schemas={table.export: schema}, begin=0, end=0),
             order=order,
             after=after,
             last=last,
@@ -166,7 +164,7 @@ def opened(
 
 
 def _last(
-    session: UpstreamConnection, order: Order, table: Table, after: tuple[str, ...] | None, rows: int
+    session: MySqlConnection, order: KeyOrder, table: Table, after: tuple[str, ...] | None, rows: int
 ) -> tuple[str, ...] | None:
     """The key of that many rows on; None: there are no more."""
     where = f" WHERE {order.where(after, None)}" if after is not None else ""
@@ -174,4 +172,4 @@ def _last(
     found = session.rows(
         f"SELECT {names} FROM {quoted(table.database, table.name)}{where} ORDER BY {names} LIMIT 1 OFFSET {rows - 1}"
     )
-    return tuple(str(int(value)) for value in found[0]) if found else None
+    return tuple(str(value) for value in found[0]) if found else None
