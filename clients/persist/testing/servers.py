@@ -270,7 +270,7 @@ def start_mariadb(config: Mapping[str, str] | None = None) -> Server:
             **(config or {}),
         }
         command = [*run, *(f"--{name}={value}" for name, value in settings.items())]
-        return _Recipe(command, port, f"mysql://root@127.0.0.1:{port}/", lambda: _mariadb_ready(port), user=user)
+        return _Recipe(command, port, f"mysql://127.0.0.1:{port}/", lambda: _mariadb_ready(port), user=user)
 
     return _start("mariadb", recipe)
 
