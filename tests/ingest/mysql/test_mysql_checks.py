@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,12 +151,18 @@ def test_a_table_that_another_session_has_is_waited_for_and_then_given_up(
     made(here, shop, tables=shop.export("t"))
 
 
-def test_certificates(here: Location, tmp_path: Path) -> None:
-    certificates = Certificates.made(tmp_path)
-    for path in tmp_path.iterdir():
-        path.chmod(0o644)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+@pytest.fixture
+def certificates() -> Iterator[Certificates]:
+    """Where the server's user can read them, too."""
+    with tempfile.TemporaryDirectory(prefix="persist-certificates-") as folder:
+        Path(folder).chmod(0o755)
+        made = Certificates.made(Path(folder))
+        for path in Path(folder).iterdir():
+            path.chmod(0o644)
+        yield made
+
+
+def test_certificates(here: Location, certificates: Certificates) -> None:
     names = {"ssl_ca": "ca.pem", "ssl_cert": "broker.pem", "ssl_key": "broker.key"}
     with servers.start_mariadb({option: certificates[name] for option, name in names.items()}) as server:
         shop = Shop(server, "safe")
