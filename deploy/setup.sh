@@ -115,6 +115,16 @@ offer_balancer() {
     }
 }
 
+# A server for tests of MySQL sources, which is no wheel: without one they are skipped, and say so.
+offer_mariadb() {
+    [ -x /usr/sbin/mariadbd ] || have mariadbd || ! is_root || ! have apt-get || {
+        say "installing mariadb-server-core"
+        { apt-get install -y -qq --no-install-recommends mariadb-server-core ||
+            { apt-get update -qq && apt-get install -y -qq --no-install-recommends mariadb-server-core; }; } >&2 ||
+            say "MariaDB could not be installed: its tests are skipped"
+    }
+}
+
 # A broker for tests of Kafka sources, which is no wheel: without Maven those are skipped, and say so.
 offer_kafka() {
     have mvn || { [ -d .kafka ] || say "there is no Maven: tests with a Kafka broker are skipped"; return 0; }
@@ -162,6 +172,7 @@ all)
     python_packages stamp dev
     provide_java
     offer_balancer
+    offer_mariadb
     offer_kafka
     offer_classes
     ;;

@@ -17,12 +17,18 @@ BUILT_IN: Final = {
     "files": "persist_ingest.sources.files:FILES",
     "kafka": "persist_ingest.sources.kafka:KAFKA",
     "loadgen": "persist_ingest.sources.loadgen:LOADGEN",
+    "mysql": "persist_ingest.sources.mysql:MYSQL",
     "postgres": "persist_ingest.sources.postgres:POSTGRES",
     "webhook": "persist_ingest.sources.webhook:WEBHOOK",
 }
 """The types that come with persist, and where they are."""
 
-_EXTRAS: Final = {"confluent_kafka": "kafka", "fastavro": "kafka", "psycopg": "postgres-source"}
+_EXTRAS: Final = {
+    "confluent_kafka": "kafka",
+    "fastavro": "kafka",
+    "psycopg": "postgres-source",
+    "pymysql": "mysql",
+}
 _ASKED: Final = ("create", "open", "drop")
 
 

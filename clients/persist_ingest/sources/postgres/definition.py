@@ -10,8 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist import InvalidArgument, Schema, VersionMismatch
+from persist import Schema, VersionMismatch
 from persist.typed import Fields, Record
+from persist_ingest.sources.naming import called
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import TableForm
 
@@ -196,26 +197,8 @@ def named(columns: Sequence[Column], renames: Mapping[str, str] = AS_UPSTREAM) -
 
     ``renames``: what some are called, by name, whatever others are.
     """
-    mine = {column.name: renames[column.name] for column in columns if column.name in renames}
-    used = {name.lower() for name in mine.values()}
-    found = []
-    for column in columns:
-        if column.name in mine:
-            found.append(replace(column, field=mine[column.name]))
-            continue
-        field = free_name(column.name)
-        own = {other.name.lower() for other in columns if other is not column and other.name not in mine}
-        while field.lower() in used or (field != column.name and field.lower() in own):
-            field = f"_{field}"
-        used.add(field.lower())
-        found.append(replace(column, field="" if field == column.name else field))
-    return tuple(found)
-
-
-def free_name(name: str) -> str:
-    """The name, or another one where shards have a column of that name themselves."""
-    try:
-        Schema({name: pa.int64()})
-    except InvalidArgument:
-        return f"_{name}"
-    return name
+    fields = called([column.name for column in columns], renames)
+    return tuple(
+        replace(column, field="" if field == column.name and column.name not in renames else field)
+        for column, field in zip(columns, fields, strict=True)
+    )

@@ -14,9 +14,9 @@ from persist_ingest import Location, Pipeline, PipelineOptions, Records, alter, 
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt, watching
+from persist_ingest.sources import taking_over as over
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.postgres import reader as reading
-from persist_ingest.sources.postgres.making import over
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 BAD, GOOD = "public.bad", "public.good"
