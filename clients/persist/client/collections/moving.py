@@ -69,6 +69,21 @@ class Moving:
             middle = len(asked) // 2
             return [*await self.move(asked[:middle]), *await self.move(asked[middle:])]
 
+    async def refuse(self, token: Token, body: bytes) -> bool:
+        """Keep that a request was refused before; False: it had happened after all. Raises OutOfSync, and OF_ALL."""
+        backoff = self._backoff()
+        while True:
+            transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
+            known = self._moved.follow(transaction.snapshot).get(token)
+            if known is not None:
+                return known.refused or known.body != body
+            transaction.set(SETTING, *self._moved.added([Move(token, body, refused=True)]))
+            try:
+                await self._committed(transaction, Effects())
+            except OutOfSync:
+                if not await backoff.pause():
+                    raise
+
     async def _together(self, asked: Sequence[Asked], refusal: PersistError | None) -> Sequence[Outcome]:
         """All in one transaction; with a ``refusal`` they are refused in it."""
         backoff = self._backoff()
