@@ -18,7 +18,7 @@ from persist.client.collections.advances import Advances, Asked
 from persist.client.collections.moving import BEFORE, OF_ALL, Moving, other_request, refused_before
 from persist.client.collections.ports import UNFIT, Storage
 from persist.core.catalog.ddl.asking.outcomes import made_key, made_of, made_text
-from persist.core.catalog.ddl.asking.seen import Seen, check_seen
+from persist.core.catalog.ddl.asking.seen import SEEN_OF_MOVE_MAX, Seen, checking_seen
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
@@ -133,8 +133,13 @@ class Executor:
             raise InvalidArgument(
                 "a request has statements", hint=f"one to {STATEMENTS_MAX}", statements=len(statements)
             )
+        is_move = len(statements) == 1 and isinstance(statements[0], _MOVES)
+        if is_move and len(seen) > SEEN_OF_MOVE_MAX:
+            raise InvalidArgument(
+                "who moves one position names few objects", hint=f"{SEEN_OF_MOVE_MAX} at most", seen=len(seen)
+            )
         token, repeated = token or Token.of(self._runtime.random_bytes(16)), repeated and token is not None
-        if len(statements) == 1 and isinstance(statements[0], _MOVES):
+        if is_move:
             body, size = weighed(statements, session)
         else:
             body, size = await self._runtime.offload(weighed, statements, session)
@@ -248,8 +253,7 @@ class Executor:
             transaction = self._catalog.transaction(token=asked.token)
             transaction.told_body = asked.body
             try:
-                check_seen(CatalogView.at(transaction.snapshot), asked.seen, asked.session)
-                effects, executed = await self._planned(transaction, asked.statements, asked.session, patient=patient)
+                effects, executed = await self._planned(transaction, asked, patient=patient)
                 # SUBTLE: what changes nothing now could change something when another attempt arrives.
                 durable = asked.repeated or bool(transaction.batch().changes)
                 if durable:
@@ -333,13 +337,21 @@ class Executor:
                 await self._catalog.commit(transaction)
                 self._is_begun = True
 
-    async def _planned(
-        self, transaction: CatalogTransaction, statements: tuple[Statement, ...], session: Session, *, patient: bool
-    ) -> tuple[Effects, tuple[Executed, ...]]:
-        objects = touched(CatalogView.at(transaction.snapshot), statements, session)
+    async def _planned(self, transaction: CatalogTransaction, asked: _Request, *, patient: bool) -> Planned:
+        objects = touched(CatalogView.at(transaction.snapshot), asked.statements, asked.session)
         frontiers = await self._storage.frontiers(objects)
-        now_ms = self._runtime.now_ms()
-        steps = planned_in_steps(transaction, statements, session, frontiers, now_ms, environment=self._environment)
+        steps = _checked(
+            CatalogView.at(transaction.snapshot),
+            asked,
+            planned_in_steps(
+                transaction,
+                asked.statements,
+                asked.session,
+                frontiers,
+                self._runtime.now_ms(),
+                environment=self._environment,
+            ),
+        )
         return await self._in_steps(steps, transaction, patient=patient)
 
     async def _in_steps(
@@ -399,6 +411,14 @@ class Executor:
 def _is_told(error: PersistError) -> bool:
     """Whether it says that nothing happened, and why, and not that it is not known, or to be asked elsewhere."""
     return not isinstance(error, OF_ALL)
+
+
+def _checked(
+    view: CatalogView, asked: _Request, steps: Generator[None, None, Planned]
+) -> Generator[None, None, Planned]:
+    """The same steps, once the names are found to mean what they did: in the very snapshot that is planned on."""
+    yield from checking_seen(view, asked.seen, asked.session)
+    return (yield from steps)
 
 
 def _may_happen(token: Token) -> Indeterminate:

@@ -83,7 +83,8 @@ async def test_what_was_answered_from_memory_is_final_at_a_later_leader(case: st
         session = SqlSession(environment)
         await session.execute(
             "create role eve; create table t (id bigint) with (retain history for '1h'); insert into t values (1); "
-            "create view v as select * from t; create hold h on t; create table u (id bigint); create table w (id bigint)"
+            "create view v as select * from t; create hold h on t; create table u (id bigint); "
+            "create table w (id bigint)"
         )
         asking = SqlSession(environment, role="eve") if "advance" in case else session
         proxy.plan = plan
