@@ -30,7 +30,7 @@ from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
+from persist.core.catalog.errors import NameChanged, Uninitialized, UnknownObject, no_environment
 from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
@@ -43,6 +43,8 @@ from persist.retry.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
+GRANTS_TRIES: Final = 5
+"""Of a GRANT or REVOKE that others came before."""
 FOLLOW_SECONDS: Final = 60.0
 """How long one wait for changes lasts; a pause between those that failed is much shorter."""
 
@@ -159,6 +161,18 @@ class Environment(Closes):
         location was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the
         leader does not answer).
         """
+        for _ in range(GRANTS_TRIES if token is None else 0):
+            try:
+                return await self._execute(statements, session, None, timeout)
+            except NameChanged as error:
+                # Another one granted, or revoked, on the same object just now. The caller of this one still waits.
+                if "grants" not in error.details:
+                    raise
+        return await self._execute(statements, session, token, timeout)
+
+    async def _execute(
+        self, statements: Sequence[Statement], session: Session | None, token: Token | None, timeout: float | None
+    ) -> tuple[Executed, ...]:
         asked = token or Token.of(self._location.runtime.random_bytes(16))
         acting, history, seen = session or self.session, None, tuple[Seen, ...]()
         with contextlib.suppress(Uninitialized):

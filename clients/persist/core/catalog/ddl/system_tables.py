@@ -228,7 +228,7 @@ def _events(_: CatalogView, live: Live) -> Iterable[Row]:
 _ITEM: Final = {"database_name": TEXT, "schema_name": TEXT, "name": TEXT, "owner_id": TEXT}
 _ID: Final = {"id": TEXT}
 _NULLS: Final = "database_name comment source_id data_shard remap_shard retain every stalled_since_ms"
-_GOING: Final = {"state": TEXT, "reason": TEXT, "stalled_since_ms": U64}
+_GOING: Final[dict[str, pa.DataType]] = {"state": TEXT, "reason": TEXT, "stalled_since_ms": U64}
 UNTOLD: Final = "told to roles that may read it"
 """For why something is stalled."""
 

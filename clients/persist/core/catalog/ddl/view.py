@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from persist.core.catalog import objects as o
-from persist.core.catalog.control.stalls import Stall, stalled_id
+from persist.core.catalog.control.told import Stall, is_grants, stalled_id
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.many import Many, Ordered
 from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unknown
@@ -127,7 +127,7 @@ class CatalogView:
         )
         other._described, other._timed = dict(self._described), dict(self._timed)
         other._keeping, other._holds = self._keeping.fork(), dict(self._holds)
-        other._stalls = dict(self._stalls)
+        other._stalls, other._grants = dict(self._stalls), dict(self._grants)
         return other
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -312,6 +312,11 @@ class CatalogView:
         """Why views and indexes do not go on, as the process that leads, or led last, found it."""
         return self._stalls
 
+    @property
+    def grants(self) -> Mapping[o.SettingKey, int]:
+        """How often what roles may do with objects was changed: see ``granted_on``."""
+        return self._grants
+
     # ---- the rest ----------------------------------------------------------------------------------------------------
 
     @property
@@ -382,12 +387,17 @@ class CatalogView:
         self._keeping: Ordered[Id, Id] = Ordered()
         self._holds: dict[Id, NamedHold] = {}
         self._stalls: dict[Id, Stall] = {}
+        self._grants: dict[o.SettingKey, int] = {}
 
     def _said(self, key: o.SettingKey, text: o.Setting | None) -> None:
         if (id := stalled_id(key)) is not None:
             self._stalls.pop(id, None)
             if text is not None:
                 self._stalls[id] = Stall.of(text)
+        elif is_grants(key):
+            self._grants.pop(key, None)
+            if text is not None:
+                self._grants[key] = int(text.value)
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value

@@ -7,7 +7,7 @@ from typing import Final
 
 from persist.client.collections.control.room import Room
 from persist.client.collections.views.maintainer import Maintainer
-from persist.core.catalog.control.stalls import Stall, stalled_key
+from persist.core.catalog.control.told import Stall, stalled_key
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.values import Id
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
+from persist.core.catalog.control.told import granted_on, place_of
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.resolve import databases, new_places
@@ -23,15 +24,16 @@ SEEN_OF_MOVE_MAX: Final = 4
 
 
 class Seen(NamedTuple):
-    """``id`` of what had a name; empty: nothing. ``kind`` of what is named: see CONTAINERS; else it is an item."""
+    """``id`` of what had a name; empty: nothing. ``kind`` of what is named: see CONTAINERS; else it is an item.
+
+    ``grants``: how often what roles may do with it had been changed, for who is about to; None: that does not matter.
+    """
 
     kind: ObjectType
     name: QualifiedName
     id: str = ""
+    grants: int | None = None
 
-
-CONTAINERS = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.ROLE, ObjectType.CLUSTER})
-"""What has names of its own, besides items."""
 
 Meant: TypeAlias = tuple[tuple[ObjectType, QualifiedName], ...]
 """Names of which the first one that something has is meant."""
@@ -42,15 +44,17 @@ def seen_by(view: CatalogView, statements: Iterable[Statement], session: Session
 
     In a catalog that nobody began an environment in nothing means anything yet.
     """
+    given = list(statements) if view.roles else []
     found: dict[tuple[ObjectType, QualifiedName], Id | RoleRef | None] = {}
-    for meant in (each for statement in statements for each in meant_by(statement, session)) if view.roles else ():
+    for meant in (each for statement in given for each in meant_by(statement, session)):
         for kind, name in meant:
-            key = _place(kind), name
+            key = place_of(kind), name
             if key not in found:
                 found[key] = _meaning(view, *key, session)
             if found[key] is not None:
                 break
-    return tuple(Seen(kind, name, "" if id is None else str(id)) for (kind, name), id in found.items())
+    granted = {(place_of(each.kind), each.name) for each in given if isinstance(each, ddl.Grant)}
+    return tuple(_seen(view, key, id, granted=key in granted) for key, id in found.items())
 
 
 def check_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> None:
@@ -65,6 +69,14 @@ def checking_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> 
     """``check_seen``, which stops after each name: thousands, along a long path, take a while."""
     for each in seen:
         now = _meaning(view, each.kind, each.name, session)
+        there = granted_on(each.kind, "" if now is None else str(now))
+        if each.grants is not None and view.grants.get(there, 0) != each.grants:
+            raise NameChanged(
+                "what roles may do with this was changed since the statement was given",
+                hint="nothing happened: look who may do what, and give the statement again",
+                name=each.name,
+                grants=view.grants.get(there, 0),
+            )
         if now is not None and str(now) != each.id and (each.id or now.space is Space.USER):
             raise NameChanged(
                 "this name means another object by now than when the statement was given",
@@ -76,8 +88,11 @@ def checking_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> 
         yield
 
 
-def _place(kind: ObjectType) -> ObjectType:
-    return kind if kind in CONTAINERS else ObjectType.TABLE
+def _seen(
+    view: CatalogView, key: tuple[ObjectType, QualifiedName], known: Id | RoleRef | None, *, granted: bool
+) -> Seen:
+    (kind, name), id = key, "" if known is None else str(known)
+    return Seen(kind, name, id, view.grants.get(granted_on(kind, id), 0) if granted else None)
 
 
 def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: Session) -> Id | RoleRef | None:
@@ -90,6 +105,8 @@ def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: 
                 return view.schema(name.item, [database] if database else databases(session))
             case ObjectType.ROLE:
                 return view.role(name.item)
+            case ObjectType.SYSTEM:
+                return None
             case ObjectType.CLUSTER:
                 return next((id for id, row in view.clusters.items() if row.name == name.item), None)
             case _:

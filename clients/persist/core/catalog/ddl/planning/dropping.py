@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from persist.core.catalog import objects as o
+from persist.core.catalog.control.told import granted_on
 from persist.core.catalog.ddl import privileges as p
 from persist.core.catalog.ddl.dependencies import along, closure, listed, refusal
 from persist.core.catalog.ddl.described import Described
@@ -128,6 +129,8 @@ def forget_items(it: Planning, ids: Iterable[Id], *, left: Collection[Id] = ()) 
         for shard in (each.data, each.remap):
             if shard is not None:
                 _forget_shard(it, id, shard, stays=id in left)
+        if (counted := granted_on(ObjectType.TABLE, str(id))) in it.view.grants:
+            it.put(SETTING, counted, None)
         it.audit(AuditEventType.DROP, each.kind, AuditNamedV1(str(id), str(each.name)))
     it.put_all(ITEM, [(o.ItemKey(id), None) for id in gone])
 
