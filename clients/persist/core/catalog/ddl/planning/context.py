@@ -74,6 +74,7 @@ class Planning:
     inputs: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
     reaches: dict[Id, int] = field(default_factory=dict)
     created: dict[Id, None] = field(default_factory=dict)
+    derived: dict[ShardId, None] = field(default_factory=dict)
     begins: dict[Id, int] = field(default_factory=dict)
     born: dict[Id, Born] = field(default_factory=dict)
     held: dict[Id, Held] = field(default_factory=dict)
@@ -279,6 +280,7 @@ class Planning:
         created = tuple(it for id in self.created if (it := self._there(id)) is not None and it.data not in gone)
         return Effects(
             created=created,
+            derived=tuple(self.derived),
             begins=tuple((id, at) for id, at in self.begins.items() if id in self.created),
             born=tuple(each for id, each in self.born.items() if id in self.created),
             held=tuple(self.held.values()),

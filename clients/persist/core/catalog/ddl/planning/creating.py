@@ -1,6 +1,7 @@
 """CREATE TABLE and SOURCE; shards that exist become items, and cease to be."""
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Final
 
 from persist.core.catalog import objects as o
@@ -167,13 +168,21 @@ def shard_of(it: Planning, id: Id, schema: Id, name: str, mode: str, timeline: T
     if (it.environment, database, row.name) == (FIRST_ENVIRONMENT, DATABASE, SCHEMA):
         first = new_shard(name, mode, str(timeline))
         if it.view.owner_of(first) is None and it.tx.get(SETTING, gone_key(first)) is None:
+            it.derived[first] = None
             return first
     return own_shard(it, id)
 
 
 def own_shard(it: Planning, id: Id) -> ShardId:
-    """The shard that follows from an id."""
-    return ShardId.named("persist.collection", it.environment, str(id))
+    """The shard that follows from an id: the first that is not set aside, as one is that a statement left which failed,
+    and that has other columns.
+    """
+    for tries in count():
+        shard = ShardId.named("persist.collection", it.environment, str(id), *([str(tries)] if tries else []))
+        if it.tx.get(SETTING, gone_key(shard)) is None:
+            break
+    it.derived[shard] = None
+    return shard
 
 
 def gone_key(shard: ShardId) -> o.SettingKey:
