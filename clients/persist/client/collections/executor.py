@@ -8,6 +8,7 @@ and cursors, wait a little and go together: see ``advances``. Source: collection
 import asyncio
 import contextlib
 import copy
+import logging
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from persist.client.collections.moving import BEFORE, OF_ALL, Moving, other_requ
 from persist.client.collections.ports import UNFIT, Storage
 from persist.core.catalog.ddl.asking.outcomes import made_key, made_of, made_text
 from persist.core.catalog.ddl.asking.seen import SEEN_OF_MOVE_MAX, Seen, checking_seen
+from persist.core.catalog.ddl.asking.unreadable import unreadable
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
@@ -51,7 +53,7 @@ PLANNING_SECONDS: Final = 0.02
 """After which whatever else this process does has its turn."""
 _EXECUTED_BYTES: Final = 512
 _RETRY_MS: Final = 500
-
+_log = logging.getLogger("persist.control")
 
 _MOVES: Final = (AdvanceHold, Acknowledge)
 """Small, and asked for often."""
@@ -257,7 +259,7 @@ class Executor:
                 # SUBTLE: what changes nothing now could change something when another attempt arrives.
                 durable = asked.repeated or bool(transaction.batch().changes)
                 if durable:
-                    transaction.set(SETTING, made_key(asked.token), Setting(made_text(executed)))
+                    transaction.keep(made_key(asked.token), Setting(made_text(executed)))
                 outcome = DdlOutcome(executed, await self._committed(transaction, effects))
                 return _Done(asked.body, outcome, durable=durable, moves=False)
             except OutOfSync as error:
@@ -270,7 +272,7 @@ class Executor:
     async def _set_aside(self, shard: ShardId) -> None:
         """No item begins with this shard any more: that of its name is made under an id of its own."""
         transaction = self._catalog.transaction()
-        transaction.set(SETTING, gone_key(shard), Setting("columns of others"))
+        transaction.keep(gone_key(shard), Setting("columns of others"))
         with contextlib.suppress(OutOfSync):
             await self._commit(transaction)
 
@@ -292,9 +294,10 @@ class Executor:
             transaction.told_body = body
             transaction.always = True
             if isinstance(done.outcome, DdlOutcome):
-                transaction.set(SETTING, made_key(asked.token), Setting(made_text(done.outcome.executed)))
+                transaction.keep(made_key(asked.token), Setting(made_text(done.outcome.executed)))
             try:
                 await self._commit(transaction)
+                return replace(done, durable=True)
             except OutOfSync:
                 if not await backoff.pause():
                     raise _may_happen(asked.token) from None
@@ -336,6 +339,8 @@ class Executor:
                 bootstrap(transaction)
                 await self._catalog.commit(transaction)
                 self._is_begun = True
+                for key in unreadable(self._catalog.objects(SETTING)):
+                    _log.warning("setting %r is none that persist wrote, and counts for nothing", key.name[:80])
 
     async def _planned(self, transaction: CatalogTransaction, asked: _Request, *, patient: bool) -> Planned:
         objects = touched(CatalogView.at(transaction.snapshot), asked.statements, asked.session)

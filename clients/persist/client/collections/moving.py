@@ -19,7 +19,6 @@ from persist.core.catalog.ddl.planning.holding import meant
 from persist.core.catalog.ddl.statements import tag_of
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Fenced, NameChanged, NotWritable, OutOfSync, UnknownObject
-from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import HistoryRewound, InvalidArgument, LocationError, PersistError
@@ -77,7 +76,7 @@ class Moving:
             known = self._moved.follow(transaction.snapshot).get(token)
             if known is not None:
                 return known.refused or known.body != body
-            transaction.set(SETTING, *self._moved.added([Move(token, body, refused=True)]))
+            transaction.keep(*self._moved.added([Move(token, body, refused=True)]))
             try:
                 await self._committed(transaction, Effects())
             except OutOfSync:
@@ -113,7 +112,7 @@ class Moving:
         ]
         upper = self._catalog.upper
         if kept:
-            transaction.set(SETTING, *self._moved.added(kept))
+            transaction.keep(*self._moved.added(kept))
             upper = await self._committed(transaction, effects)
         return [
             outcome if outcome is not None else _outcome(found[number], upper) for number, outcome in enumerate(told)

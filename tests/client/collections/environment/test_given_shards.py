@@ -5,7 +5,6 @@ import pytest
 from client.collections.environment.test_late_statements import QUICK, ROWS
 from client.support import client_of, memory_place
 
-from persist import ShardId
 from persist.client.collections.environment import Environment
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.statements import (
@@ -19,6 +18,7 @@ from persist.core.catalog.ddl.statements import (
 )
 from persist.core.catalog.kinds import SETTING
 from persist.core.data.schema import Schema
+from persist.core.ids import ShardId
 from persist.core.names import new_shard
 from persist.errors import SchemaMismatch
 from persist.runtime import system

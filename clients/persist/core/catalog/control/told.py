@@ -4,15 +4,17 @@ Why what is kept up does not go on: a setting for each view or index that is sta
 often what roles may do with an object was changed. Source: collections: the controller (views); ADR 24.
 """
 
+import re
 from typing import Final, NamedTuple, Self
 
 from persist.core.catalog.objects import Setting, SettingKey
+from persist.core.catalog.own_settings import Own, about, own_key
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
+from persist.errors import InvalidId
 
-_STALLED: Final = "stalled "
 _UNKNOWN: Final = "-"
-_GRANTED: Final = "granted "
+_COUNT: Final = re.compile("[0-9]{1,18}", re.ASCII)
 CONTAINERS: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.ROLE, ObjectType.CLUSTER})
 """What has names of its own, besides items."""
 
@@ -30,20 +32,27 @@ class Stall(NamedTuple):
         return Setting(f"{at} {self.since_ms} {self.reason}")
 
     @classmethod
-    def of(cls, setting: Setting) -> Self:
-        """What a setting says."""
-        at, since_ms, reason = setting.value.split(" ", 2)
+    def of(cls, setting: Setting) -> Self | None:
+        """What a setting says; None: the library did not write this."""
+        at, _, rest = setting.value.partition(" ")
+        since_ms, space, reason = rest.partition(" ")
+        if not space or not _COUNT.fullmatch(since_ms) or not (at == _UNKNOWN or _COUNT.fullmatch(at)):
+            return None
         return cls(reason, None if at == _UNKNOWN else Antichain.of(int(at)), int(since_ms))
 
 
 def stalled_key(id: Id) -> SettingKey:
     """The setting that says why a view or an index does not go on."""
-    return SettingKey(f"{_STALLED}{id}")
+    return own_key(Own.STALLED, id)
 
 
 def stalled_id(key: SettingKey) -> Id | None:
     """What a setting says this of; None: it says something else."""
-    return Id.parse(key.name.removeprefix(_STALLED)) if key.name.startswith(_STALLED) else None
+    text = about(Own.STALLED, key)
+    try:
+        return None if text is None else Id.parse(text)
+    except (InvalidId, ValueError):
+        return None
 
 
 def place_of(kind: ObjectType) -> ObjectType:
@@ -53,9 +62,14 @@ def place_of(kind: ObjectType) -> ObjectType:
 
 def granted_on(place: ObjectType, id: str) -> SettingKey:
     """The setting that counts changes of what roles may do with an object. ``id`` empty: with the environment."""
-    return SettingKey(f"{_GRANTED}{place.value} {id}")
+    return own_key(Own.GRANTED, f"{place.value} {id}")
 
 
 def is_grants(key: SettingKey) -> bool:
     """Whether a setting counts such changes."""
-    return key.name.startswith(_GRANTED)
+    return about(Own.GRANTED, key) is not None
+
+
+def grants_of(setting: Setting) -> int | None:
+    """The count that a setting says; None: the library did not write this."""
+    return int(setting.value) if _COUNT.fullmatch(setting.value) else None

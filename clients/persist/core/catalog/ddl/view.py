@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from persist.core.catalog import objects as o
-from persist.core.catalog.control.told import Stall, is_grants, stalled_id
+from persist.core.catalog.control.told import Stall, grants_of, is_grants, stalled_id
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.many import Many, Ordered
 from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unknown
@@ -392,12 +392,12 @@ class CatalogView:
     def _said(self, key: o.SettingKey, text: o.Setting | None) -> None:
         if (id := stalled_id(key)) is not None:
             self._stalls.pop(id, None)
-            if text is not None:
-                self._stalls[id] = Stall.of(text)
+            if text is not None and (stall := Stall.of(text)) is not None:
+                self._stalls[id] = stall
         elif is_grants(key):
             self._grants.pop(key, None)
-            if text is not None:
-                self._grants[key] = int(text.value)
+            if text is not None and (count := grants_of(text)) is not None:
+                self._grants[key] = count
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value

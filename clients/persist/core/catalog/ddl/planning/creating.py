@@ -13,6 +13,7 @@ from persist.core.catalog.ddl.resolve import check_columns, check_new_name
 from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
+from persist.core.catalog.own_settings import Own, own_key
 from persist.core.catalog.values import Id, ItemDetails, ItemOption, ObjectType, Retain
 from persist.core.ids import ShardId
 from persist.core.names import MODES, new_shard
@@ -187,7 +188,7 @@ def own_shard(it: Planning, id: Id) -> ShardId:
 
 def gone_key(shard: ShardId) -> o.SettingKey:
     """The setting that says that a shard was an item's once, and is not to be another one's."""
-    return o.SettingKey(f"shard_gone {shard}")
+    return own_key(Own.GONE, shard)
 
 
 def check_unowned(it: Planning, shard: ShardId | None) -> None:
