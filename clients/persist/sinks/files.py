@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from persist.client.collections.plain import rows_of
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history
 from persist.errors import Determinate, Indeterminate, InvalidArgument
-from persist.sinks.manifest import VERSION, WHOLE, Kept, Manifest, durable
+from persist.sinks.manifest import VERSION, WHOLE, FolderState, Manifest, durable
 from persist.sinks.sql import shape
-from persist.typed import Record
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ class FilesSink:
         self._format = format
         self._lock: int | None = None
         self._manifest = Manifest(self._folder)
-        self._kept: Kept | None = None
+        self._kept: FolderState | None = None
 
     def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         with_error(self._own)
@@ -52,7 +51,7 @@ class FilesSink:
         if kept is None or (kept.version in (WHOLE, VERSION) and kept.position is None):
             # Nothing was written, for whomever it was begun.
             number = 0 if kept is None else kept.number
-            kept = Kept(VERSION, key, history, columns, number=number)
+            kept = FolderState(VERSION, key, history, columns, number=number)
         for name, found, mine in (
             ("version", kept.version in (WHOLE, VERSION), True),
             ("cursor", kept.cursor, key),
@@ -79,12 +78,10 @@ class FilesSink:
         if kept is None or not begun or kept.position != before:
             self._kept = kept
             raise moved(key, kept.position if kept is not None and begun else None, before)
-        told: Record = {"position": position}
-        if updates.num_rows:
-            name = f"updates-{position:020d}.{self._format}"
+        name = f"updates-{position:020d}.{self._format}" if updates.num_rows else ""
+        if name:
             with_error(lambda: self._put(updates, name))
-            told = {"name": name, "before": before, "position": position, "rows": updates.num_rows}
-        with_error(lambda: self._manifest.append(kept, told))
+        with_error(lambda: self._manifest.append(kept, position, name, before, updates.num_rows))
         self._kept = kept
 
     def files(self) -> list[Path]:
@@ -114,13 +111,13 @@ class FilesSink:
         # One that was never closed keeps no other out.
         self._release = weakref.finalize(self, os.close, lock)
 
-    def _again(self) -> Kept | None:
+    def _again(self) -> FolderState | None:
         kept = self._manifest.read()
         if kept is not None and kept.version in (WHOLE, VERSION):
             self._manifest.begin(kept)
         return kept
 
-    def _tidy(self, kept: Kept) -> None:
+    def _tidy(self, kept: FolderState) -> None:
         """Take away what processes left that died before the manifest named it."""
         counts = {each["name"] for each in self._manifest.files(kept)}
         for path in self._folder.iterdir():

@@ -27,7 +27,7 @@ OURS: Final = re.compile(r"manifest-[0-9]{8,}\.(log|jsonl)")
 
 
 @dataclass(slots=True)
-class Kept:
+class FolderState:
     """What a folder keeps. ``segments``: names, in the order of times. ``files``: those in the log, or of a manifest
     that had them all. ``size``: bytes of the log that count, None: there is none."""
 
@@ -42,18 +42,6 @@ class Kept:
     lines: int = 0
     size: int | None = None
 
-    def head(self) -> Record:
-        """``manifest.json``."""
-        return {
-            "version": VERSION,
-            "cursor": self.cursor,
-            "history": self.history,
-            "columns": self.columns,
-            "position": self.position,
-            "segments": self.segments,
-            "log": _log(self.number),
-        }
-
 
 class Manifest:
     """Of a folder. One process at a time writes; any reads."""
@@ -61,7 +49,7 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self) -> Kept | None:
+    def read(self) -> FolderState | None:
         """What counts now; None: there is nothing. Raises OSError, InvalidArgument (it is damaged)."""
         before: str | None = None
         while True:
@@ -76,13 +64,13 @@ class Manifest:
                     raise self._damaged("a file that it names is gone") from None
                 before = text  # its log was sealed meanwhile
 
-    def files(self, kept: Kept) -> Iterator[Record]:
+    def files(self, kept: FolderState) -> Iterator[Record]:
         """What it says of the files that count, in the order of times. Raises as ``read``."""
         for name in kept.segments:
             yield from map(json.loads, (self._folder / name).read_text().splitlines())
         yield from kept.files
 
-    def begin(self, kept: Kept) -> None:
+    def begin(self, kept: FolderState) -> None:
         """From here on ``append`` may follow. What a log may have behind its last whole line is not taken along."""
         if kept.version == WHOLE:
             kept.version = VERSION
@@ -90,9 +78,17 @@ class Manifest:
         else:
             self._seal(kept)
 
-    def append(self, kept: Kept, line: Record) -> None:
-        """A line, durable: its position is that of the folder. After an error ``read`` shows whether it is."""
+    def append(
+        self, kept: FolderState, position: int, name: str = "", before: int | None = None, rows: int = 0
+    ) -> None:
+        """A line, durable, with a file if that has a name: its position is that of the folder.
+
+        Raises OSError, after which ``read`` shows whether it is there.
+        """
         assert kept.size is not None
+        line: Record = {"position": position}
+        if name:
+            line = {"name": name, "before": before, "position": position, "rows": rows}
         data = json.dumps(line).encode() + b"\n"
         log = os.open(self._folder / _log(kept.number), os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -109,17 +105,22 @@ class Manifest:
         if kept.lines >= LINES_MAX:
             self._seal(kept)
 
-    def unnamed(self, kept: Kept) -> Iterator[Path]:
+    def unnamed(self, kept: FolderState) -> Iterator[Path]:
         """Logs and segments that were left by who died, or whose files are elsewhere by now."""
         named = {*kept.segments, _log(kept.number)}
         return (path for path in self._folder.iterdir() if OURS.fullmatch(path.name) and path.name not in named)
 
-    def _parsed(self, text: str) -> Kept:
-        found: Record = json.loads(text)
+    def _parsed(self, text: str) -> FolderState:
+        try:
+            found: Record = json.loads(text)
+        except ValueError as error:
+            raise self._foreign() from error
+        if not _is_head(found):
+            raise self._foreign()
         version = found.get("version", WHOLE)
         if "history" not in found:
             found["cursor"], found["history"] = of_earlier_release(found["cursor"]) or (found["cursor"], 0)
-        kept = Kept(version, found["cursor"], found["history"], found["columns"], found["position"])
+        kept = FolderState(version, found["cursor"], found["history"], found["columns"], found["position"])
         if version == WHOLE:
             kept.files = list(found["files"])
         elif version == VERSION:
@@ -127,7 +128,7 @@ class Manifest:
             self._follow(kept, (self._folder / found["log"]).read_bytes())
         return kept
 
-    def _follow(self, kept: Kept, data: bytes) -> None:
+    def _follow(self, kept: FolderState, data: bytes) -> None:
         """SUBTLE: only the last line can be one whose writer died: each is durable before the next one is written."""
         kept.size = 0
         *lines, _ = data.split(b"\n")
@@ -142,23 +143,58 @@ class Manifest:
             kept.size += len(each) + 1
             kept.lines += 1
 
-    def _seal(self, kept: Kept, least: int = LINES_MAX // 2) -> None:
+    def _seal(self, kept: FolderState, least: int = LINES_MAX // 2) -> None:
         """Go on in a new log. The old one and its segment say the same, of which ``manifest.json`` chooses."""
         old = self._folder / _log(kept.number)
         segment = f"manifest-{kept.number:08d}.jsonl"
         if kept.files and len(kept.files) >= least:
-            durable(self._folder, segment, lambda path: path.write_text(_lines(kept.files)))
+            durable(self._folder, segment, lambda path: path.write_text(_lines(kept)))
             kept.segments, kept.files = [*kept.segments, segment], []
         kept.number += 1
-        text = _lines(kept.files)
+        text = _lines(kept)
         durable(self._folder, _log(kept.number), lambda path: path.write_text(text))
         kept.size, kept.lines = len(text.encode()), len(kept.files)
-        durable(self._folder, MANIFEST, lambda path: path.write_text(json.dumps(kept.head(), indent=1)))
+        head = {
+            "version": VERSION,
+            "cursor": kept.cursor,
+            "history": kept.history,
+            "columns": kept.columns,
+            "position": kept.position,
+            "segments": kept.segments,
+            "log": _log(kept.number),
+        }
+        durable(self._folder, MANIFEST, lambda path: path.write_text(json.dumps(head, indent=1)))
         old.unlink(missing_ok=True)
+
+    def _foreign(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"no sink wrote the {MANIFEST} of this folder: nothing was written",
+            hint="put back what it held, or make a new cursor and deliver that into another folder",
+            folder=self._folder,
+        )
 
     def _damaged(self, why: str) -> InvalidArgument:
         hint = "restore the folder, or deliver a new cursor or sink into another one"
         return InvalidArgument(f"the manifest of this folder is damaged: {why}", hint=hint, folder=self._folder)
+
+
+def _is_head(found: object) -> bool:
+    """Whether a sink may have written it, of this release or of another. Of a later one nothing else is known."""
+    if not isinstance(found, dict) or not isinstance(found.get("version", WHOLE), int):
+        return False
+    version, position = found.get("version", WHOLE), found.get("position")
+    common = (
+        isinstance(found.get("cursor"), str)
+        and isinstance(found.get("history", 0), int)
+        and "columns" in found
+        and (position is None or isinstance(position, int))
+    )
+    if version == WHOLE:
+        return common and isinstance(found.get("files"), list)
+    if version == VERSION:
+        named = isinstance(found.get("segments"), list) and OURS.fullmatch(str(found.get("log"))) is not None
+        return common and named
+    return common
 
 
 def durable(folder: Path, name: str, write: Callable[[Path], object]) -> None:
@@ -175,7 +211,7 @@ def durable(folder: Path, name: str, write: Callable[[Path], object]) -> None:
             os.close(opened)
 
 
-def _take(kept: Kept, line: Record) -> None:
+def _take(kept: FolderState, line: Record) -> None:
     position: int = line["position"]
     if "name" in line:
         kept.files.append(line)
@@ -187,5 +223,5 @@ def _log(number: int) -> str:
     return f"manifest-{number:08d}.log"
 
 
-def _lines(files: list[Record]) -> str:
-    return "".join(json.dumps(each) + "\n" for each in files)
+def _lines(kept: FolderState) -> str:
+    return "".join(json.dumps(each) + "\n" for each in kept.files)

@@ -12,7 +12,7 @@ NESTED = pa.list_(pa.string())
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "raw": pa.binary(), "tags": NESTED})
 
 
-def table(*values: tuple[int, str | None, bytes | None, list[str | None] | None]) -> pa.Table:
+def table(*values: tuple[object, ...]) -> pa.Table:
     fields = [*SCHEMA.key, *SCHEMA.val]
     return pa.Table.from_pylist(
         [dict(zip([each.name for each in fields], row, strict=True)) for row in values], pa.schema(fields)

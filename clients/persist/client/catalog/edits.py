@@ -8,12 +8,12 @@ from collections.abc import Callable
 from persist.client.catalog.log.append import append
 from persist.client.catalog.port import RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
+from persist.core.catalog.kept_settings import check_not_own
 from persist.core.catalog.kinds import FENCE_TOKEN, SETTING, AnyKind, check_kind, check_object
 from persist.core.catalog.leadership.fencing import EPOCH_LIMIT, KEY, check_epoch_left, check_jump
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
 from persist.core.catalog.open_rules import Mode, check_open
-from persist.core.catalog.own_settings import check_not_own
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.transaction import check_not_version
 from persist.errors import InvalidArgument

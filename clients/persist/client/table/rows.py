@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowColumn
 from persist.client.shard.write.bodies import values_of
 from persist.client.shard.write.inputs import tables, with_defaults
 from persist.core.data.encoding import encode, encode_key
@@ -60,27 +61,24 @@ def _sized(piece: pa.Table) -> pa.Table:
     return piece
 
 
-def _bytes_of(values: Any) -> npt.NDArray[np.int64]:
-    """About how many bytes each value of an array has."""
+def _bytes_of(values: ArrowColumn) -> npt.NDArray[np.int64]:
+    """About how many bytes each value has."""
     if isinstance(values, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(_bytes_of, values.chunks)])
-    found: npt.NDArray[np.int64]
-    if pa.types.is_struct(values.type):
-        found = sum((_bytes_of(each) for each in values.flatten()), start=np.zeros(len(values), np.int64))
-    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+    if isinstance(values, pa.StructArray):
+        return sum(map(_bytes_of, values.flatten()), start=np.zeros(len(values), np.int64))
+    if isinstance(values, pa.ListArray | pa.LargeListArray):
         within = np.concatenate([np.zeros(1, np.int64), np.cumsum(_bytes_of(values.flatten()))])
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False))
-        found = np.diff(within[ends], prepend=0)
-    elif pa.types.is_primitive(values.type):
-        found = np.full(len(values), values.type.bit_width // 8, np.int64)
-    else:
-        try:
-            lengths = pc.fill_null(pc.binary_length(values), 0)
-        except pa.ArrowNotImplementedError:
-            # Of another type, such as a dictionary: each value is in all of them.
-            return np.full(len(values), values.nbytes // max(1, len(values)), np.int64)
-        found = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+        return np.diff(within[ends.astype(np.int64)], prepend=0)
+    if pa.types.is_primitive(values.type):
+        return np.full(len(values), values.type.bit_width // 8, np.int64)
+    try:
+        lengths = pc.fill_null(pc.binary_length(values), 0)
+    except pa.ArrowNotImplementedError:
+        # Of another type, such as a dictionary: each value is in all of them.
+        return np.full(len(values), values.nbytes // max(1, len(values)), np.int64)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
 
 
 def times(updates: pa.Table, factor: int) -> pa.Table:

@@ -12,6 +12,7 @@ from persist.core.catalog.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take
 from persist.core.catalog.conflicts import Conflict, Footprint, Overlapping, classify
 from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
 from persist.core.catalog.fingerprints import fingerprint
+from persist.core.catalog.kept_settings import check_not_own
 from persist.core.catalog.kinds import (
     COMMIT,
     CONFIG,
@@ -26,7 +27,6 @@ from persist.core.catalog.kinds import (
 )
 from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey, Setting, SettingKey
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, FENCE_INCARNATION
-from persist.core.catalog.own_settings import check_not_own
 from persist.core.catalog.prepared import LARGE, STEP, Prepared, Preparing, rows_of
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Change, Snapshot

@@ -12,9 +12,9 @@ from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.implementation import find_catalog
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.ddl.asking.unreadable import READERS, unreadable
+from persist.core.catalog.kept_settings import Own, own_key
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.core.catalog.own_settings import Own, own_key
 from persist.errors import InvalidArgument
 
 KEYS = [own_key(own, "house") for own in Own]

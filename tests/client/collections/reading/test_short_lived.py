@@ -54,12 +54,12 @@ async def test_a_view_shows_to_one_process_what_others_wrote_and_ended(tmp_path:
     await run(tmp_path, "create cursor c for subscribe totals")
     changes = await run(tmp_path, "insert into t values (3, 5)", "fetch all from c")
     assert [row[1:] for row in changes] == [(1, 1, 10), (-1, 1, 10), (1, 2, 15)]
-    # Its next refresh is a day away, or less: nobody waits for that.
+    # Its next refresh is a day away, or less: no read waits for that.
     assert await run(tmp_path, "select count(*) from daily") == [(1,)]
 
 
 async def test_a_view_over_a_source_that_stopped_is_read_as_far_as_that_came(tmp_path: Path) -> None:
-    """The time goes no further than what is read can follow: nothing waits for what nobody ingests."""
+    """The time goes no further than what is read can follow: no read waits for what is not ingested."""
     schema = persist.Schema(key={"id": pa.int64()})
     async with process(tmp_path) as session:
         client = session.environment.access.client

@@ -38,7 +38,7 @@ async def test_a_query_that_waits_in_vain_names_the_view_that_lags_and_where_its
 
 
 async def test_why_a_view_does_not_go_on_is_seen_by_all_who_may_read_it(tmp_path, caplog):
-    """Also by processes that do not lead, and when nobody does any more, until it goes on."""
+    """Also by processes that do not lead, and when none does any more, until it goes on."""
     place = file_place(tmp_path)
     looks = "select state, reason, stalled_since_ms from persist_catalog.materialized_views where name = 'v'"
     async with sessions(place=place) as [session], client_of(place) as other:

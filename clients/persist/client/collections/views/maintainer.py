@@ -181,7 +181,7 @@ class Maintainer:
         return moved
 
     async def _upper(self, item: Described) -> Antichain | None:
-        """Where it stands, whoever took it there: as far as that is known here where its shard does not say."""
+        """Where it stands, also if another process took it there; what is known here where its shard is silent."""
         assert item.data is not None
         try:
             return await self._client.recent_upper(item.data, timeout=LOOK_SECONDS)

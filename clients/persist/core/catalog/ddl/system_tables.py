@@ -32,7 +32,7 @@ FLAG: Final = pa.bool_()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """What the catalog does not know by itself: uppers and sinces of collections, as far as they are known, what holds
-    retain, the wall clock, the audit events, and the role that asks: what rows are is told to who may read them."""
+    retain, the wall clock, the audit events, and the role that asks: values are for roles that may read them."""
 
     uppers: Mapping[Id, Antichain] = field(default_factory=dict)
     sinces: Mapping[Id, Antichain] = field(default_factory=dict)
@@ -171,8 +171,8 @@ def going(view: CatalogView, it: Described, role: RoleRef | None) -> tuple[str, 
     stall = view.stalls.get(it.id)
     if stall is None:
         return "ok", "", None
-    is_told = role is not None and may(view, role, "r", it)
-    return "stalled", stall.reason if is_told else UNTOLD, stall.since_ms
+    may_read = role is not None and may(view, role, "r", it)
+    return "stalled", stall.reason if may_read else UNTOLD, stall.since_ms
 
 
 def _columns(view: CatalogView, _: Live) -> Iterable[Row]:
@@ -229,7 +229,7 @@ _ITEM: Final = {"database_name": TEXT, "schema_name": TEXT, "name": TEXT, "owner
 _ID: Final = {"id": TEXT}
 _NULLS: Final = "database_name comment source_id data_shard remap_shard retain every stalled_since_ms"
 _GOING: Final[dict[str, pa.DataType]] = {"state": TEXT, "reason": TEXT, "stalled_since_ms": U64}
-UNTOLD: Final = "told to roles that may read it"
+UNTOLD: Final = "for roles that may read it"
 """For why something is stalled."""
 
 

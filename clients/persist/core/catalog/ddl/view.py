@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from persist.core.catalog import objects as o
-from persist.core.catalog.control.told import Stall, grants_of, is_grants, stalled_id
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.many import Many, Ordered
 from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unknown
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.variables import VARIABLES, hold_rules
 from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.kept_settings import Stall, grants_of, is_grants, stalled_id
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,

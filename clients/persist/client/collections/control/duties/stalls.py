@@ -7,7 +7,7 @@ from typing import Final
 
 from persist.client.collections.control.room import Room
 from persist.client.collections.views.maintainer import Maintainer
-from persist.core.catalog.control.told import Stall, stalled_key
+from persist.core.catalog.kept_settings import Stall, stalled_key
 from persist.core.catalog.values import Id
 
 PAUSE_SECONDS: Final = 5.0

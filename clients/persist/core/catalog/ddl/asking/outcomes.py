@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.kept_settings import Own, about, own_key
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.core.catalog.own_settings import Own, about, own_key
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.values import Id
 from persist.core.ids import Token

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
-from persist.core.catalog.control.told import granted_on, place_of
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.resolve import databases, new_places
 from persist.core.catalog.ddl.statements import QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import NameChanged, UnknownObject
+from persist.core.catalog.kept_settings import granted_on, place_of
 from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 
 SEEN_MAX: Final = 4_000

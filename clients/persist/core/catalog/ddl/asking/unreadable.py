@@ -6,10 +6,9 @@ None can be written any more, other than by hand; a catalog may have some of bef
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from persist.core.catalog.control.told import Stall, grants_of, stalled_id
 from persist.core.catalog.ddl.asking.outcomes import made_ids, moves_of
+from persist.core.catalog.kept_settings import Own, Stall, about, grants_of, own_of, stalled_id
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.core.catalog.own_settings import Own, about, own_of
 from persist.core.ids import ShardId, Token
 from persist.errors import PersistError
 

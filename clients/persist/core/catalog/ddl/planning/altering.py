@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from persist.core.catalog import objects as o
-from persist.core.catalog.control.told import granted_on, place_of
 from persist.core.catalog.ddl import privileges as p
 from persist.core.catalog.ddl.dependencies import refusal
 from persist.core.catalog.ddl.described import Described
@@ -16,6 +15,7 @@ from persist.core.catalog.ddl.planning.context import COLLECTIONS, RELATIONS, Pl
 from persist.core.catalog.ddl.resolve import check_new_name, databases, near, unknown
 from persist.core.catalog.ddl.statements import CommentOn, Grant, QualifiedName, Rename, SetOwner, SetRetain
 from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.kept_settings import granted_on, place_of
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,

@@ -12,8 +12,8 @@ from persist.core.catalog.ddl.planning.growing import follow_schema
 from persist.core.catalog.ddl.resolve import check_columns, check_new_name
 from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
+from persist.core.catalog.kept_settings import Own, own_key
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
-from persist.core.catalog.own_settings import Own, own_key
 from persist.core.catalog.values import Id, ItemDetails, ItemOption, ObjectType, Retain
 from persist.core.ids import ShardId
 from persist.core.names import MODES, new_shard

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from persist.core.catalog import objects as o
-from persist.core.catalog.control.told import granted_on
 from persist.core.catalog.ddl import privileges as p
 from persist.core.catalog.ddl.dependencies import along, closure, listed, refusal
 from persist.core.catalog.ddl.described import Described
@@ -16,6 +15,7 @@ from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.resolve import databases, unknown
 from persist.core.catalog.ddl.statements import Drop, Leave, QualifiedName
+from persist.core.catalog.kept_settings import granted_on
 from persist.core.catalog.kinds import (
     COMMENT,
     CURSOR,

@@ -1,26 +1,62 @@
-"""What the process that leads tells in settings of the catalog, for all to see.
+"""What the process that leads keeps in settings of the catalog, for all to see, and how others do not write them.
 
 Why what is kept up does not go on: a setting for each view or index that is stalled, gone once it goes on. And how
-often what roles may do with an object was changed. Source: collections: the controller (views); ADR 24.
+often what roles may do with an object was changed. Each is named by a word and what it is about; what is not of that
+form is passed over. Source: collections: the controller (views); docs/formats.md; ADR 24.
 """
 
 import re
+from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 from persist.core.catalog.objects import Setting, SettingKey
-from persist.core.catalog.own_settings import Own, about, own_key
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
-from persist.errors import InvalidId
+from persist.errors import InvalidArgument, InvalidId
 
 _UNKNOWN: Final = "-"
-_COUNT: Final = re.compile("[0-9]{1,18}", re.ASCII)
+_COUNT: Final = re.compile("[0-9]{1,20}", re.ASCII)
 CONTAINERS: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.ROLE, ObjectType.CLUSTER})
 """What has names of its own, besides items."""
 
 
+class Own(StrEnum):
+    """What begins the name of one. A member that is added here is kept from others, and has its form checked."""
+
+    MADE = "made_by"
+    MOVED = "moved"
+    GONE = "shard_gone"
+    STALLED = "stalled"
+    GRANTED = "granted"
+
+
+def own_key(what: Own, about: object) -> SettingKey:
+    """The setting of this kind about something."""
+    return SettingKey(f"{what} {about}")
+
+
+def about(what: Own, key: SettingKey) -> str | None:
+    """What a setting of this kind is about; None: it is none."""
+    word, space, rest = key.name.partition(" ")
+    return rest if space and word == what else None
+
+
+def own_of(key: SettingKey) -> Own | None:
+    """The kind of a setting of the library's own; None: it is no such one."""
+    word, space, _ = key.name.partition(" ")
+    return Own(word) if space and word in frozenset(Own) else None
+
+
+def check_not_own(key: SettingKey) -> None:
+    """Nothing, unless a setting is the library's own. Raises InvalidArgument."""
+    if (own := own_of(key)) is not None:
+        raise InvalidArgument(
+            "settings of this kind are the library's own", hint="take another name", kind=own.value, key=key.name[:80]
+        )
+
+
 class Stall(NamedTuple):
-    """``upper``: where it stands, None: nobody could see. ``since_ms``: milliseconds since 1970."""
+    """``upper``: where it stands, None: that is not known. ``since_ms``: milliseconds since 1970."""
 
     reason: str
     upper: Antichain | None
