@@ -1,4 +1,4 @@
-"""Settings that are the library's own: nobody else writes them, and what is none of its writing stops nothing."""
+"""Settings that are the library's own: no other program writes them, and what is none of its writing stops nothing."""
 
 import logging
 

@@ -247,7 +247,7 @@ def _missing(table: Described, schema: Schema, newest: Schema) -> list[ArrowFiel
 
 
 def _unfit(each: Described, shard: ShardId, error: SchemaMismatch, *, empty: bool, derived: bool) -> PersistError:
-    """The error for a shard that was there with other columns; ``derived``: it was nobody who said that it be this one.
+    """The error for a shard that was there with other columns; ``derived``: no statement said that it be this one.
 
     SUBTLE: an empty one may have been left by a statement that was broken off, or be that of a program that has written
     nothing yet: it stays as it is.

@@ -42,7 +42,7 @@ Meant: TypeAlias = tuple[tuple[ObjectType, QualifiedName], ...]
 def seen_by(view: CatalogView, statements: Iterable[Statement], session: Session) -> tuple[Seen, ...]:
     """What the names of statements mean in a view, each once; those of what they make are left out.
 
-    In a catalog that nobody began an environment in nothing means anything yet.
+    In a catalog without an environment nothing means anything yet.
     """
     given = list(statements) if view.roles else []
     found: dict[tuple[ObjectType, QualifiedName], Id | RoleRef | None] = {}
@@ -170,7 +170,7 @@ def _items(*names: QualifiedName) -> Iterator[Meant]:
 
 
 def _made_in(name: QualifiedName, session: Session) -> Meant:
-    """The schemas in the first of which something new of this name is made. Nobody makes anything in those that are in
+    """The schemas in the first of which something new of this name is made. Nothing is made in those that are in
     no database.
     """
     return tuple(
