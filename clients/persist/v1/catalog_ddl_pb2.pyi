@@ -1522,7 +1522,8 @@ class ExecuteRequest(_message.Message):
     """
     repeated: _builtins.bool
     """repeated: an earlier attempt under this token may have been sent. A refusal is committed under the token, then,
-    before it is answered: the earlier attempt changes nothing, whenever it arrives. Needs a token.
+    before it is answered: the earlier attempt changes nothing, whenever it arrives. Needs a token. Servers of this
+    release do so with whatever comes under a token.
     """
     @_builtins.property
     def statements(self) -> _containers.RepeatedCompositeFieldContainer[Global___DdlStatement]:
@@ -1530,14 +1531,15 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def search_path(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchPathEntry]:
-        """search_path of bare names, in order. Empty: persist.public."""
+        """search_path of bare names, in order. Empty: persist.public. At most 64."""
 
     @_builtins.property
     def seen(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenName]:
         """seen: what names of the statements meant to who sends this, before the first of them is executed. Where a name has
         come to mean another object, nothing is executed: fails with REASON_CATALOG_NAME_CHANGED. So a request that stood
         still on its way does not change what was created since under a name. Of names that are not here nothing is
-        checked: the statements act on what has them when the request arrives.
+        checked: the statements act on what has them when the request arrives. At most 4,000; 4 in a request that moves one
+        hold or cursor. For what is made: the schema, or the database, that it is made in.
         """
 
     def __init__(
@@ -1693,7 +1695,7 @@ class DescribeRequest(_message.Message):
 
     @_builtins.property
     def search_path(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchPathEntry]:
-        """search_path of a bare name, in order. Empty: persist.public."""
+        """search_path of a bare name, in order. Empty: persist.public. At most 64."""
 
     def __init__(
         self,

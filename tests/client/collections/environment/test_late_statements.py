@@ -207,6 +207,13 @@ LATE = {
         "drop view v; create view v as select 2 as a",
         "select * from v",
     ),
+    "table in a schema": ("create table s.x (id bigint)", "drop schema s cascade; create schema s", "show tables"),
+    "table in a database": (
+        "create table d.public.x (id bigint)",
+        "drop database d cascade; create database d",
+        "show tables",
+    ),
+    "schema in a database": ("create schema d.x", "drop database d cascade; create database d", "show schemas"),
 }
 
 
@@ -215,8 +222,9 @@ async def test_a_statement_in_doubt_does_not_act_on_what_was_created_since_under
     doubtful, since, look = LATE[case]
     async with standing(memory_place()) as (proxy, environment, session):
         await session.execute(
-            "create role eve; create schema s; create table t (id bigint) with (retain history for '1h'); "
-            "insert into t values (1); create view v as select 1 as a"
+            "create role eve; create schema s; create database d; "
+            "create table t (id bigint) with (retain history for '1h'); insert into t values (1); "
+            "create view v as select 1 as a"
         )
         if "hold" in doubtful:
             await session.execute("create hold h on t")

@@ -15,7 +15,7 @@ from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unkn
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.variables import VARIABLES, hold_rules
 from persist.core.catalog.errors import UnknownObject
-from persist.core.catalog.kept_settings import Stall, is_grants, stalled_id
+from persist.core.catalog.kept_settings import Stall, grants_of, is_grants, stalled_id
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,
@@ -392,12 +392,12 @@ class CatalogView:
     def _said(self, key: o.SettingKey, text: o.Setting | None) -> None:
         if (id := stalled_id(key)) is not None:
             self._stalls.pop(id, None)
-            if text is not None:
-                self._stalls[id] = Stall.of(text)
+            if text is not None and (stall := Stall.of(text)) is not None:
+                self._stalls[id] = stall
         elif is_grants(key):
             self._grants.pop(key, None)
-            if text is not None:
-                self._grants[key] = int(text.value)
+            if text is not None and (count := grants_of(text)) is not None:
+                self._grants[key] = count
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value

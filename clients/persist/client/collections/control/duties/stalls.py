@@ -8,7 +8,6 @@ from typing import Final
 from persist.client.collections.control.room import Room
 from persist.client.collections.views.maintainer import Maintainer
 from persist.core.catalog.kept_settings import Stall, stalled_key
-from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.values import Id
 
 PAUSE_SECONDS: Final = 5.0
@@ -33,7 +32,7 @@ class Stalls:
             return
         transaction = room.catalog.transaction()
         for id, stall in changed.items():
-            transaction.set(SETTING, stalled_key(id), None if stall is None else stall.setting())
+            transaction.keep(stalled_key(id), None if stall is None else stall.setting())
         self._said = now
         await room.catalog.commit(transaction)
 

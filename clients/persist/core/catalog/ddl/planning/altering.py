@@ -23,7 +23,6 @@ from persist.core.catalog.kinds import (
     ITEM,
     ROLE,
     SCHEMA,
-    SETTING,
     SYSTEM_PRIVILEGE,
     AnyKind,
 )
@@ -187,7 +186,7 @@ def _grant_in_system(it: Planning, tag: str, statement: Grant, roles: list[RoleR
 def _counted(it: Planning, place: ObjectType, id: str) -> None:
     """SUBTLE: also where nothing was changed: a GRANT that comes late is not to undo the REVOKE that found nothing."""
     key = granted_on(place, id)
-    it.put(SETTING, key, o.Setting(str(it.view.grants.get(key, 0) + 1)))
+    it.keep(key, o.Setting(str(it.view.grants.get(key, 0) + 1)))
 
 
 def comment_on(it: Planning, statement: CommentOn) -> Executed:

@@ -24,7 +24,6 @@ from persist.core.catalog.kinds import (
     ITEM,
     ROLE,
     SCHEMA,
-    SETTING,
     STORAGE_COLLECTION_METADATA,
     UNFINALIZED_SHARD,
     AnyKind,
@@ -130,13 +129,13 @@ def forget_items(it: Planning, ids: Iterable[Id], *, left: Collection[Id] = ()) 
             if shard is not None:
                 _forget_shard(it, id, shard, stays=id in left)
         if (counted := granted_on(ObjectType.TABLE, str(id))) in it.view.grants:
-            it.put(SETTING, counted, None)
+            it.keep(counted, None)
         it.audit(AuditEventType.DROP, each.kind, AuditNamedV1(str(id), str(each.name)))
     it.put_all(ITEM, [(o.ItemKey(id), None) for id in gone])
 
 
 def _forget_shard(it: Planning, id: Id, shard: ShardId, *, stays: bool) -> None:
-    it.put(SETTING, gone_key(shard), o.Setting(str(id)))
+    it.keep(gone_key(shard), o.Setting(str(id)))
     if id in it.created:
         # Nothing was made yet.
         del it.created[id]
