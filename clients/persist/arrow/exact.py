@@ -53,7 +53,7 @@ def cast_exactly(column: Column, kind: pa.DataType) -> Column:
     for one, other in zip(_leaves(column), _leaves(found), strict=True) if T.is_nested(kind) else ():
         if T.is_decimal(other.type) and not cast_exactly(one, other.type).equals(other):
             raise pa.ArrowInvalid(f"a value of {given} is none of {kind}")
-    return found  # type: ignore[no-any-return]  # kernels have no types
+    return found
 
 
 def decimal_of(text: str, kind: pa.DataType) -> decimal.Decimal:
@@ -81,7 +81,7 @@ def _of_texts(texts: ArrowArray, kind: pa.DataType) -> ArrowArray:
     is_odd = pc.fill_null(is_odd, False)
     found = pc.if_else(is_odd, pa.scalar(None, texts.type), texts).cast(wide)
     if pc.any(is_odd).as_py():
-        numbers = [decimal_of(text, wide) for text in texts.filter(is_odd).to_pylist()]
+        numbers = [decimal_of(text, wide) for text in texts.filter(is_odd).to_pylist() if text is not None]
         found = pc.replace_with_mask(found, is_odd, array_of(numbers, wide))
     return _rescaled(found, kind)
 
@@ -90,7 +90,7 @@ def _rescaled(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
     if column.type == kind:
         return column
     if column.type.bit_width < 128:  # there are no kernels for these
-        column = column.cast(pa.decimal128(DIGITS[128], column.type.scale))  # type: ignore[attr-defined]  # its type says what it is
+        column = column.cast(pa.decimal128(DIGITS[128], column.type.scale))
     given = column.type
     whole = kind.precision - kind.scale  # type: ignore[attr-defined]  # its type says what it is
     if given.precision - given.scale > whole:
@@ -137,5 +137,5 @@ def _leaves(column: ArrowArray) -> Iterator[ArrowArray]:
 
 def holds_decimals(kind: pa.DataType) -> bool:
     """Whether decimals are in values of this type."""
-    fields = [kind.field(at).type for at in range(kind.num_fields)]  # type: ignore[attr-defined]  # its type says what it is
+    fields = [kind.field(at).type for at in range(kind.num_fields)]
     return T.is_decimal(kind) or any(holds_decimals(each) for each in fields)

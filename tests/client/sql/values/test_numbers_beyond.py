@@ -30,8 +30,8 @@ async def test_a_literal_beyond_its_column_is_refused():
             for values in ("(92, 1e300), (93, 2.0)", "(92, 2.0), (93, '1e300')", "(92, 1.5), (93, 1e75)"):
                 with pytest.raises(SqlFailed):
                     await session.execute(f"insert into {table} values {values}")
-            for number in WRAPPED:
-                for given in (number, decimal.Decimal(number), str(number)):
+            for whole in WRAPPED:
+                for given in (whole, decimal.Decimal(whole), str(whole)):
                     with pytest.raises(SqlFailed):
                         await session.execute(f"insert into {table} values (?, ?)", [1, given])
             assert await rows(session, f"select * from {table}") == []

@@ -156,6 +156,7 @@ class Readers:
         timeline = timeline_read_in(context, asked.transaction)
         inputs = stored(names, roots)
         exact = asked.as_of is not None and not asked.as_of.at_least
+        await self._settled(names, inputs, deadline)
         shown = [each for each in _reached(names, roots) if is_computed(each)]
         if shown and exact:
             raise NotReadable(
@@ -186,6 +187,16 @@ class Readers:
             refreshed=tuple(_refreshed(held, choice.query_ts)),
         )
         return AtOneTime(explanation, context, {each.stands_for.id: each for each in held}, computed=rows)
+
+    async def _settled(self, names: Names, inputs: Sequence[Described], deadline: Deadline) -> None:
+        """See that no more rows come of statements of this client that ended without an answer, into what is read.
+
+        Before the time is chosen: who looks for such rows and sees none may put them again. Raises Determinate.
+        """
+        if doubts := self._access.doubts:
+            tables = [*inputs, *(each for one in inputs if one.kind in KEPT_UP for each in made_of(names, one))]
+            shards = {each.data for each in tables if each.data is not None}
+            await doubts.settle(shards, seconds(deadline))
 
     async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
         """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
