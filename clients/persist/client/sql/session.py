@@ -38,7 +38,8 @@ from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
-from persist.errors import NotReadable
+from persist.errors import NotReadable, PersistError
+from persist.redaction import scrub
 from persist.threads import users
 
 _NOT_BEGUN: Final = "none was begun"
@@ -348,6 +349,14 @@ class SqlSession(Closes):
         return Result(f"COPY {rows.num_rows}", ts=done.ts)
 
     async def _define(self, statement: ddl.Statement | s.Definition) -> Result:
+        try:
+            return await self._defined(statement)
+        except PersistError as error:
+            if isinstance(statement, ddl.CreateSource | ddl.CreateSink):
+                _hide(error)
+            raise
+
+    async def _defined(self, statement: ddl.Statement | s.Definition) -> Result:
         if self._sources is not None and isinstance(statement, ddl.CreateSource | ddl.Drop):
             beyond = await self._outside(statement, self._sources)
             if beyond is not None:
@@ -453,6 +462,12 @@ class SqlSession(Closes):
             self.variables.get("role"),
         )
         return f"<SqlSession of {where} as {role}{state}>"
+
+
+def _hide(error: PersistError) -> None:
+    """Take from an error what a statement said that is secret."""
+    error.message, error.hint = scrub(error.message), scrub(error.hint)
+    error.details = {name: scrub(value) for name, value in error.details.items()}
 
 
 def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:
