@@ -38,6 +38,7 @@ from persist.client.table.rows import lacking, times, updates_of, widened
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
 from persist.client.table.unique import KeyTwice, check_keys
+from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
@@ -254,10 +255,10 @@ class RowChanger:
             for held in read.held.values():
                 if held.table is None or held.table.wal is None:
                     continue
-                now = await transaction.snapshot(held.table)
+                now = await transaction.snapshot(held.table, timeout=seconds(deadline))
                 if now.as_of <= read.ts:
                     continue
-                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1)
+                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1, timeout=seconds(deadline))
                 for rows in work.rows.get(held.stands_for.id, []):
                     if (await changes.to_arrow(where=rows)).num_rows:
                         raise SqlConflict(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from persist.client.collections.access import Access
+from persist.client.collections.in_time import within
 from persist.client.collections.reading.computed import Computed, computed
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import (
@@ -325,7 +326,8 @@ class Readers:
         )
         if query.needs_oracle:
             assert timeline is not None
-            oracle = await self.oracle(timeline)
+            async with within(deadline):
+                oracle = await self.oracle(timeline)
             if not timeline.has_clock:
                 await self._observe(names, timeline, oracle, deadline)
             oracle_ts = await oracle.read_ts(timeout=seconds(deadline))
@@ -376,7 +378,8 @@ class Readers:
             return
         if choice.oracle_ts is not None and choice.query_ts <= choice.oracle_ts:
             return
-        oracle, runtime = await self.oracle(timeline), self.location.runtime
+        async with within(deadline):
+            oracle, runtime = await self.oracle(timeline), self.location.runtime
         backoff = Backoff(runtime, self.location.settings, deadline)
         while (read_ts := await oracle.read_ts(timeout=seconds(deadline))) < choice.query_ts:
             early = choice.query_ts - runtime.now_ms()
