@@ -224,15 +224,27 @@ def test_times_of_two_timelines_are_not_read_together(
     assert refused.value.reason == "MULTIPLE_TIMELINES"
 
 
-def test_an_export_that_is_an_item_stays_and_one_that_was_added_goes(
+def test_an_export_goes_with_its_item_unless_something_is_made_of_it(
     here: Location, names: Any, shop: Shop, upstream: dict[str, str]
 ) -> None:
     create(here, "shop", "postgres", upstream, interval_ms=1)
     shop.run("CREATE TABLE more (id int PRIMARY KEY)", "ALTER TABLE more REPLICA IDENTITY FULL")
-    add_export(here, "shop", "public.more")
-    with pytest.raises(InvalidArgument, match="item of the environment"):
-        drop_export(here, "shop", "public.orders")
+    grown = add_export(here, "shop", "public.more")
+    adopt(here, "shop")
+    assert items(names) == sorted([*NAMES, "persist.public.more"])
+    rows(here, "CREATE VIEW of_more AS SELECT id FROM more")
+    with pytest.raises(persist.UsageError) as refused:
+        drop_export(here, "shop", "public.more")
+    assert refused.value.reason == "DEPENDENT_OBJECTS"
+    assert Records(client(here)).source("shop").exports == grown.exports
+    rows(here, "DROP VIEW of_more")
     assert set(drop_export(here, "shop", "public.more").exports) == {"public.orders"}
+    assert items(names) == NAMES
+    assert client(here).inspect(grown.exports["public.more"])["is_tombstone"]
+    # It is the last one.
+    with pytest.raises(InvalidArgument, match="one export at least"):
+        drop_export(here, "shop", "public.orders")
+    adopt(here, "shop")
     assert items(names) == NAMES
 
 

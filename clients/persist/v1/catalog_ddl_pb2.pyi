@@ -1569,10 +1569,13 @@ class SeenName(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
     type: _catalog_objects_pb2.CatalogObjectType.ValueType
     """type: DATABASE, SCHEMA, ROLE or CLUSTER for names of these. Anything else: an item, of whatever type."""
     id: _builtins.str
     """id of what had the name, such as u12. Empty: nothing had it."""
+    grants: _builtins.int
+    """grants counts how often what roles may do with it had been changed, by GRANT and REVOKE. Unset: any number."""
     @_builtins.property
     def name(self) -> Global___ObjectName:
         """name as it stands in the statement."""
@@ -1583,12 +1586,15 @@ class SeenName(_message.Message):
         type: _catalog_objects_pb2.CatalogObjectType.ValueType = ...,
         name: Global___ObjectName | None = ...,
         id: _builtins.str = ...,
+        grants: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grants", b"_grants", "grants", b"grants", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grants", b"_grants", "grants", b"grants", "id", b"id", "name", b"name", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__grants: _TypeAlias = _typing.Literal["grants"]  # noqa: Y015
+    _WhichOneofArgType__grants: _TypeAlias = _typing.Literal["_grants", b"_grants"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grants) -> _WhichOneofReturnType__grants | None: ...
 
 Global___SeenName: _TypeAlias = SeenName  # noqa: Y015
 

@@ -65,7 +65,7 @@ from persist_ingest.sources.port import (
     SourceReader,
     is_apart,
 )
-from persist_ingest.sources.registry import source_type
+from persist_ingest.sources.registry import pulled_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ class Pipeline:
         self.figures = Figures(self.source)
         self._minter = self._client.minter(self.options.minter)
         self.names = Following(self._location)
-        self._type = source_type(self.source.type)
+        self._type = pulled_type(self.source.type, name)
         self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
         self._hold: SourceFrontier | None = None
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}

@@ -32,7 +32,7 @@ from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
+from persist.core.catalog.errors import NameChanged, Uninitialized, UnknownObject, no_environment
 from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 SHOWN_SECONDS: Final = 1.0
 """At least, for showing here what was done."""
+GRANTS_TRIES: Final = 5
+"""Of a GRANT or REVOKE that others came before."""
 FOLLOW_SECONDS: Final = 60.0
 """How long one wait for changes lasts; a pause between those that failed is much shorter."""
 
@@ -164,9 +166,21 @@ class Environment(Closes):
         location was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the
         leader does not answer).
         """
+        deadline = self._location.attempts.deadline(timeout)
+        for _ in range(GRANTS_TRIES if token is None else 0):
+            try:
+                return await self._execute(statements, session, None, deadline)
+            except NameChanged as error:
+                # Another one granted, or revoked, on the same object just now. The caller of this one still waits.
+                if "grants" not in error.details:
+                    raise
+        return await self._execute(statements, session, token, deadline)
+
+    async def _execute(
+        self, statements: Sequence[Statement], session: Session | None, token: Token | None, deadline: Deadline
+    ) -> tuple[Executed, ...]:
         asked = token or Token.of(self._location.runtime.random_bytes(16))
         acting, history, seen = session or self.session, None, tuple[Seen, ...]()
-        deadline = self._location.attempts.deadline(timeout)
         with contextlib.suppress(Uninitialized):
             # What is asked for comes of what is known here, as a time that a cursor reached: a restore takes it back.
             async with within(deadline):

@@ -22,6 +22,7 @@ from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql import given as values_given
 from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
+from persist.client.sql.bind.exact import by_meaning
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import Each, fitted
 from persist.client.sql.parse.literals import Literals
@@ -293,15 +294,16 @@ class RowChanger:
         given = await self._given(work, statement)
         every = [*schema.key, *schema.val]
         wanted = statement.columns or tuple(field.name for field in every)[: len(given)]
-        known = {field.name.lower(): field.name for field in every}
-        unknown = [name for name in wanted if name.lower() not in known]
-        if unknown or len(set(wanted)) < len(wanted):
+        columns = [field.name for field in every]
+        known = by_meaning(wanted, columns)
+        unknown = [name for name in wanted if name not in known]
+        if unknown or len(set(known.values())) < len(wanted):
             raise SqlError(
-                "no such column, or twice", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown or wanted)
+                "no such column, or twice", hint=f"of {', '.join(columns)}", columns=", ".join(unknown or wanted)
             )
         if len(wanted) != len(given):
             raise SqlError("as many values as columns are needed", columns=len(wanted or every), values=len(given))
-        named = {known[name.lower()]: column for name, column in zip(wanted, given, strict=True)}
+        named = {known[name]: column for name, column in zip(wanted, given, strict=True)}
         first = next(iter(given), None)
         rows = 0 if first is None else first.rows if isinstance(first, Each) else len(first)
         return await computed(self._queries.runtime, rows, fitted, named, every, rows)
@@ -334,9 +336,10 @@ class RowChanger:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(statement.alias, quoted=True)))
         assignments = dict(statement.assignments) if isinstance(statement, Update) else {}
         every = [*schema.key, *schema.val]
-        known = {field.name.lower(): field.name for field in every}
-        if unknown := [name for name in assignments if name.lower() not in known]:
-            raise SqlError("no such column", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown))
+        columns = [field.name for field in every]
+        known = by_meaning(assignments, columns)
+        if unknown := [name for name in assignments if name not in known]:
+            raise SqlError("no such column", hint=f"of {', '.join(columns)}", columns=", ".join(unknown))
         query = exp.select(exp.column(ROW, statement.alias, quoted=True).as_(ROW))
         for at, expression in enumerate(assignments.values()):
             query = query.select(exp.alias_(expression.copy(), f"persist_new_{at}"))
@@ -350,7 +353,7 @@ class RowChanger:
         bound, names = await self._queries.bound(query, work.meant)
         rows, schema = await self._target_rows(work, bound, names, target)
         found, _ = await self._run(work, bound, names, rows)
-        names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]
+        names_of = None if isinstance(statement, Delete) else [known[name] for name in assignments]
         return *await self._computed(found, _taken, found, rows, schema, names_of), schema
 
     async def _target_rows(
@@ -402,7 +405,8 @@ class RowChanger:
             system = system_collection(each.described)
             written = work.writes.get(each.described.id)
             if system is not None:
-                rows = await system_rows(system, self._queries.environment, names)
+                role = self._queries.variables.session.role
+                rows = await system_rows(system, self._queries.environment, names, role)
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())

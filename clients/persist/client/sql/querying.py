@@ -279,7 +279,7 @@ class Queries:
         for name, each in bound.relations.items():
             system = system_collection(each.described)
             if system is not None:
-                rows = await system_rows(system, self.environment, names)
+                rows = await system_rows(system, self.environment, names, self.variables.session.role)
                 made[name] = of_table(rows.select(arrow(each, each.columns).names))
             else:
                 made[name] = stored(each, snapshots[each.described.id])

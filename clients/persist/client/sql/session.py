@@ -34,6 +34,8 @@ from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.ddl.privileges import check_owns
+from persist.core.catalog.ddl.resolve import unknown
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.time.isolation import Isolation
@@ -297,6 +299,8 @@ class SqlSession(Closes):
             case s.SetVariable(name, values):
                 self.variables.set(name, values)
                 return Result("SET" if values else "RESET")
+            case s.AlterSource():
+                return await self._alter_source(statement)
             case s.Show():
                 names = await self._queries.names(strict=True)
                 asked = names if statement.what in showing.OF_HOLDS else None
@@ -402,6 +406,28 @@ class SqlSession(Closes):
             return Result("CREATE SOURCE", notice=f"{found[0].kind.words} {found[0].name} exists, skipping")
         with self._sent.sending():
             return Result("CREATE SOURCE", notice=await sources.create(statement, session.role))
+
+    async def _alter_source(self, statement: s.AlterSource) -> Result:
+        if self._sources is None:
+            raise SqlNotSupported(
+                "sources are altered where they are made: in persist sql, and by persist source alter",
+                hint="persist source alter NAME -o option=value",
+                source=statement.name,
+            )
+        if self._work is not None:
+            raise SqlNotSupported("a source is altered by itself", hint="COMMIT first")
+        names = await self._queries.names(strict=True)
+        id = None if names is None else names.find(statement.name, self.variables.session)
+        found = None if id is None or names is None else names.get(id)
+        if found is None or names is None or found.kind is not ObjectType.SOURCE or found.remap is None:
+            if statement.if_exists and found is None:
+                return Result("ALTER SOURCE", notice=f"there is no source {statement.name}, skipping")
+            raise unknown("source", str(statement.name))
+        role = names.role(self.variables.session.role)
+        check_owns(names, role, ObjectType.SOURCE, str(found.name), found)
+        with self._sent.sending():
+            await self._sources.alter(found, dict(statement.options))
+        return Result("ALTER SOURCE")
 
     async def _execute(self, defines: list[Defined], session: Session) -> tuple[Executed, ...]:
         """Once more where the time at which a cursor was to begin is gone before its hold is there."""

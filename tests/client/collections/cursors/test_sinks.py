@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.conftest import Sunk
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.collections.cursors.test_manifests import as_version_1
 from client.support import client_of, memory_place
 
 import persist.sinks
@@ -312,28 +313,32 @@ def test_a_folder_of_an_earlier_release_is_of_its_history(tmp_path: Path, histor
     sink = FilesSink(tmp_path)
     sink.begin(key, history, SCHEMA)
     sink.write(key, history, updates(1, ts=4), None, 5)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    sink.close()
+    manifest = as_version_1(tmp_path)
     del manifest["history"]
     manifest["cursor"] = f"{key} in history {history:x}" if history else key
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert [path.name for path in sink.files()] == ["updates-00000000000000000005.parquet"]
     with pytest.raises(InvalidArgument, match="restored"):
         sink.begin(key, 3, SCHEMA)
     assert sink.begin(key, history, SCHEMA) == 5
     sink.write(key, history, updates(2, ts=6), 5, 7)
     assert sink.begin(key, history, SCHEMA) == 7
+    assert [path.name[-9:] for path in sink.files()] == ["5.parquet", "7.parquet"]
     sink.close()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', "cursor", "history", "position", "files"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', "cursor", "history", "position", "segments", "log"])
 def test_a_manifest_that_no_sink_wrote_is_refused_by_name(tmp_path: Path, text: str):
     sink = FilesSink(tmp_path)
     sink.begin(KEY, 0, SCHEMA)
     sink.write(KEY, 0, updates(1, ts=4), None, 5)
+    sink.close()
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    forged = json.dumps({**manifest, text: "x"}) if text in manifest else text
+    forged = json.dumps({**manifest, text: 7 if text == "cursor" else "x"}) if text in manifest else text
     (tmp_path / "manifest.json").write_text(forged)
-    for refused in (lambda: sink.write(KEY, 0, updates(2, ts=6), 5, 7), lambda: sink.begin(KEY, 0, SCHEMA)):
-        with pytest.raises(InvalidArgument, match="put back what it held" if text != "cursor" else "another"):
+    for refused in (sink.files, lambda: sink.begin(KEY, 0, SCHEMA)):
+        with pytest.raises(InvalidArgument, match="put back what it held"):
             refused()
     assert (tmp_path / "manifest.json").read_text() == forged
     sink.close()
@@ -352,7 +357,7 @@ def test_files_of_a_process_that_died_before_the_manifest_named_them_do_not_coun
     again = FilesSink(tmp_path, "jsonl")
     assert again.begin(KEY, 0, SCHEMA) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lock", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
+        "lock", "manifest-00000002.log", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
     ]  # fmt: skip
     again.close()
 

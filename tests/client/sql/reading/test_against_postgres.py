@@ -135,6 +135,25 @@ SELECT to_number('1,2', '9G9');
 SELECT encode('abc'::bytea, 'hex');
 SELECT 'a' || NULL, concat('a', NULL, 'b'), lpad('7', 3, '0'), split_part('a,b', ',', 2)
 """,
+    "whole numbers": r"""
+SELECT s::int FROM t;
+SELECT v::int FROM u;
+SELECT x::int FROM (VALUES ('1.5')) AS q(x);
+SELECT x::int, x::bigint + 1 FROM (VALUES (' 15 '), ('-3'), ('+4'), (NULL)) AS q(x);
+SELECT (id || '.5')::int FROM t;
+SELECT (id || '5')::int, (a::text)::int FROM t;
+SELECT ((id || '5')::int || '1')::bigint FROM t;
+SELECT ((id || '.5')::int || '1')::bigint FROM t;
+SELECT n::int, f::int, (n / 3)::bigint, (a + 0.5)::int FROM t;
+SELECT coalesce(a, 0)::bigint, (CASE WHEN a > 2 THEN n ELSE 0.4 END)::int, (id > 2)::int FROM t;
+SELECT (id || '0')::int, count(*) FROM t GROUP BY (id || '0')::int ORDER BY (id || '0')::int;
+SELECT cast(q.id AS int) FROM (SELECT s AS id FROM t) AS q;
+SELECT cast(q.id AS int) FROM (SELECT n AS id FROM t) AS q;
+SELECT t.id FROM t WHERE (id || '')::int = 2 AND split_part('1,7', ',', 2)::int = 7;
+SELECT max(id || '1')::int, (SELECT min(v) FROM u)::int FROM t;
+SELECT sum((id || '1')::int) OVER (ORDER BY id) FROM t ORDER BY id;
+SELECT (a.id || '1')::smallint FROM t a LEFT JOIN u given ON given.tid = a.id AND (given.id || '')::int = 1
+""",
     "order": r"""
 SELECT id FROM t ORDER BY a DESC, id;
 SELECT id FROM t ORDER BY a NULLS FIRST, id;

@@ -20,12 +20,14 @@ from persist.client.collections.reading.inputs import (
     Held,
     Names,
     Tables,
+    brought,
     hold,
     is_computed,
     made_of,
     stored,
 )
 from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
+from persist.client.collections.reading.ticking import ATTENDED_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
@@ -39,6 +41,7 @@ from persist.core.time.read_time import AsOf, Choice, Query, choose, readable_at
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline
+from persist.retry.tasks import ended
 
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
@@ -49,7 +52,8 @@ class AskedTime:
     """What a query asks of its time. ``transaction``: the timeline of the transaction that it is in, if that has one.
 
     ``recency``: the time by which all is here that was upstream when this was asked. ``purpose``: what its leases say.
-    ``lease``: seconds after which they are gone when this process is; None: as the settings have it.
+    ``lease``: seconds after which they are gone when this process is; None: as the settings have it. ``role``: who
+    asks; empty: one who may read nothing.
     """
 
     as_of: AsOf | None = None
@@ -58,6 +62,7 @@ class AskedTime:
     recency: int | None = None
     purpose: str = "query"
     lease: float | None = None
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +95,14 @@ def timed(names: Names, roots: Iterable[Described]) -> TimelineContext:
     return timeline_context(names.timed(), [str(root.id) for root in roots])
 
 
-async def _nothing() -> None:
-    """Nothing leads here, or has to."""
-
-
 class Readers:
     """Reads of one client by name and time. Safe for many tasks."""
 
-    def __init__(self, access: Access, attend: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(self, access: Access, attend: Callable[[], Awaitable[Attended]] = nowhere) -> None:
         """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
         self.location = access.client.location
         self.attend = attend
+        self._ticks = Ticks(self.location, attend)
         self.told: Callable[[Lagging], None] = _nobody
         """Called with what a read waits for, once it has waited for a while."""
         self._access = access
@@ -165,7 +167,7 @@ class Readers:
                 hint="read it without AS OF",
                 objects=", ".join(str(each.name) for each in shown),
             )
-        rows = {each.id: await computed(self._access.client, names, each) for each in shown}
+        rows = {each.id: await computed(self._access.client, names, each, asked.role) for each in shown}
         held = await hold(self._tables, [(each, each) for each in inputs], deadline, asked.purpose, asked.lease)
         try:
             held += await self._held_beside(beside, inputs, asked, deadline)
@@ -220,6 +222,18 @@ class Readers:
         below = {each.id: each for one in held for each in one.made_of}
         opened = await asyncio.gather(*(self._tables.get(each, deadline) for each in below.values()))
         return [table for table in opened if table is not None]
+
+    async def ticked(self, names: Names, held: Held, deadline: Deadline) -> int | None:
+        """The read time of what only a leader brings forward, if that had to be moved here: what is computed follows
+        in a moment. None: it follows by itself, or nothing leads.
+        """
+        timeline = timeline_read_in(timed(names, [held.described]))
+        if timeline is None or not timeline.has_clock:
+            return None
+        oracle = await self.oracle(timeline)
+        before = await oracle.read_ts(timeout=seconds(deadline))
+        after = await self._ticked(names, oracle, [held], before, deadline)
+        return after if after > before else None
 
     def forget(self) -> None:
         """Open tables anew from now on: this process slept for longer than what they hold."""
@@ -332,9 +346,34 @@ class Readers:
                 await self._observe(names, timeline, oracle, deadline)
             oracle_ts = await oracle.read_ts(timeout=seconds(deadline))
             if timeline.has_clock:
+                if asked.as_of is None or asked.as_of.at_least:
+                    oracle_ts = await self._ticked(names, oracle, held, oracle_ts, deadline)
                 oracle_ts = await self._brought(oracle, held, oracle_ts, deadline)
             query = replace(query, oracle_ts=oracle_ts)
         return choose(query)
+
+    async def _ticked(
+        self, names: Names, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline
+    ) -> int:
+        """The read time, not long ago where views are read, also where no leader lives long enough to tick.
+
+        No later than sources below have brought everything, where that is not yet: a read would wait for them.
+        """
+        read = [each.described for each in held if not each.is_beside]
+        if not any(each.kind in KEPT_UP for each in read):
+            return read_ts
+
+        async def bound() -> int | None:
+            shards = {below.data for each in read for below in brought(names, each)}
+            asking = (self._access.client.recent_upper(each, timeout=seconds(deadline)) for each in shards if each)
+            try:
+                uppers = await asyncio.gather(*asking)
+            except ShardNotFound:
+                return read_ts  # of a source that has not begun nothing is complete
+            return min((each.time - 1 for each in uppers if each.time is not None), default=None)
+
+        refreshes = [each.refresh for each in read if each.refresh is not None]
+        return await self._ticks.brought(oracle, read_ts, refreshes, bound, deadline)
 
     async def _brought(self, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline) -> int:
         """The read time with what sources have brought by now, where no leader drives it by the clock.
@@ -344,12 +383,12 @@ class Readers:
         """
         uppers = [each.upper.time for each in held if not (each.is_beside or (each.table and each.table.wal))]
         complete = [time - 1 for time in uppers if time is not None]
-        brought = min([*complete, self.location.runtime.now_ms()])
-        if not uppers or brought <= read_ts:
+        until = min([*complete, self.location.runtime.now_ms()])
+        if not uppers or until <= read_ts:
             return read_ts
         with contextlib.suppress(StoreReadOnly):
-            await oracle.apply_write(brought, timeout=seconds(deadline))
-            return brought
+            await oracle.apply_write(until, timeout=seconds(deadline))
+            return until
         return read_ts
 
     async def _observe(self, names: Names, timeline: Timeline, oracle: Oracle, deadline: Deadline) -> None:
@@ -357,14 +396,14 @@ class Readers:
 
         Tables are complete whenever a reader says so, and hold nothing up.
         """
-        brought = [
+        sources = [
             each.data
             for each in names.items()
             if each.data is not None and _timeline_of(names, each) == timeline and _brings_times(each)
         ]
         # A source that has not begun has no shard, and nothing is complete in it.
         with contextlib.suppress(ShardNotFound):
-            await oracle.observe(brought, timeout=seconds(deadline))
+            await oracle.observe(sources, timeout=seconds(deadline))
 
     async def _arrive(self, found: AtOneTime, deadline: Deadline) -> None:
         """Wait until the answer may be given, and tables may be completed, at the time. Raises NotYetAvailable.
@@ -399,13 +438,13 @@ class Readers:
         """The same with the contents at its time. Waits for them. Raises NotYetAvailable, which names what lags."""
         ids = list(found.held)
         ts = found.ts
-        saying = asyncio.create_task(self._say(found))
+        beside = [asyncio.create_task(each) for each in (self._say(found), self._attend_on(found))]
         try:
             answers = await asyncio.gather(
                 *(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True
             )
         finally:
-            saying.cancel()
+            await ended(*beside)
         late = [found.held[id] for id, each in zip(ids, answers, strict=True) if isinstance(each, NotYetAvailable)]
         other = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, NotYetAvailable)]
         if other:
@@ -421,6 +460,13 @@ class Readers:
             )
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
         return replace(found, snapshots=contents)
+
+    async def _attend_on(self, found: AtOneTime) -> None:
+        """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
+        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
+        while any(each.described.kind in KEPT_UP for each in behind):
+            await self.location.runtime.sleep(ATTENDED_SECONDS)
+            await self.attend()
 
     async def _say(self, found: AtOneTime) -> None:
         """Report what the read waits for, when that takes long."""

@@ -144,19 +144,25 @@ def made_of(names: Names, item: Described) -> tuple[Described, ...]:
 
     Who reads it completes them, as who reads them does: a leader has many tables, and comes to one at rest by turns.
     """
-    found: dict[Id, Described] = {}
-    waiting, seen = list(item.depends_on), {item.id}
+    return tuple(each for each in _leaves(names, item) if is_completed_by_readers(each))
+
+
+def brought(names: Names, item: Described) -> tuple[Described, ...]:
+    """What something else than readers and leaders brings forward of what an item is computed from, and itself."""
+    return tuple(each for each in _leaves(names, item) if not is_completed_by_readers(each))
+
+
+def _leaves(names: Names, item: Described) -> Iterator[Described]:
+    """What is stored, and not computed, of what an item is made of, however far below it, each once; or itself."""
+    waiting, seen = [item], {item.id}
     while waiting:
-        id = waiting.pop()
-        if id in seen:
+        each = waiting.pop()
+        if each.data is not None and each.kind not in KEPT_UP:
+            yield each
             continue
-        seen.add(id)
-        each = names.get(id)
-        if each.data is None or each.kind in KEPT_UP:
-            waiting.extend(each.depends_on)
-        elif is_completed_by_readers(each):
-            found[id] = each
-    return tuple(found.values())
+        below = [id for id in each.depends_on if id not in seen]
+        seen.update(below)
+        waiting.extend(names.get(id) for id in reversed(below))
 
 
 def is_completed_by_readers(item: Described) -> bool:

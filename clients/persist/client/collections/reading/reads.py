@@ -4,6 +4,7 @@ Source: collections: readers, queries.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -248,7 +249,9 @@ class Reads:
         runtime = self.readers.location.runtime
         if held.described.kind in KEPT_UP:
             inputs = await self._completing(await self.readers.beneath([held], deadline), None)
-            return Attending(self.readers.attend, runtime, inputs)
+            names = await self.names(strict=False)
+            ticked = partial(self.readers.ticked, names, held)
+            return Attending(self.readers.attend, ticked, held, runtime, inputs)
         if held.table is None:
             return None
         (tables,) = await self._completing([held.table], up_to)
@@ -317,6 +320,7 @@ class Reads:
             as_of=None if time is None else AsOf(time, at_least=at_least is not None),
             isolation=isolation_of(isolation),
             purpose=purpose,
+            role=self.session.role,
         )
 
 

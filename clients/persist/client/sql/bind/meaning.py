@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from persist.client.sql.bind.integers import INTEGERS, REFUSED
 from persist.client.sql.errors import SqlFailed, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.extras import extra
@@ -19,7 +20,6 @@ with extra("sql"):
 
 DIGITS_MAX: Final = 38
 """Of a number that is exact."""
-_INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "INT128"})
 _WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _AS_POSTGRES: Final = (
     (r"\.0$", ""),
@@ -185,11 +185,11 @@ def _cast(node: exp.Expr) -> exp.Expr:
 
 def _check_integer(node: exp.Expr, word: str) -> None:
     """A text that is no whole number is refused, which DuckDB rounds."""
-    if word not in _INTEGERS or not isinstance(node.this, exp.Literal) or not node.this.is_string:
+    if word not in INTEGERS or not isinstance(node.this, exp.Literal) or not node.this.is_string:
         return
     text = str(node.this.this)
     if _WHOLE.fullmatch(text) is None:
-        raise SqlFailed("a text is no whole number", hint="such as '5'; '5.5'::numeric::int rounds", got=text[:80])
+        raise SqlFailed(REFUSED, hint="such as '5'; '5.5'::numeric::int rounds", got=text[:80])
 
 
 def _is_real(node: exp.Expr) -> str:

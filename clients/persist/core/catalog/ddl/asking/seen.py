@@ -7,6 +7,7 @@ collections: the flow of DDL; docs/guarantees.md, guarantee 12.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from persist.core.catalog.control.told import granted_on, place_of
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.resolve import databases
@@ -17,23 +18,28 @@ from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 
 
 class Seen(NamedTuple):
-    """``id`` of what had a name; empty: nothing. ``kind`` of what is named: see CONTAINERS; else it is an item."""
+    """``id`` of what had a name; empty: nothing. ``kind`` of what is named: see CONTAINERS; else it is an item.
+
+    ``grants``: how often what roles may do with it had been changed, for who is about to; None: that does not matter.
+    """
 
     kind: ObjectType
     name: QualifiedName
     id: str = ""
-
-
-CONTAINERS = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.ROLE, ObjectType.CLUSTER})
-"""What has names of its own, besides items."""
+    grants: int | None = None
 
 
 def seen_by(view: CatalogView, statements: Iterable[Statement], session: Session) -> tuple[Seen, ...]:
     """What the names of statements mean in a view, each once; those of what they make are left out."""
-    names = dict.fromkeys((_place(kind), name) for each in statements for kind, name in _named(each))
-    return tuple(
-        Seen(kind, name, "" if (id := _meaning(view, kind, name, session)) is None else str(id)) for kind, name in names
-    )
+    given = list(statements)
+    names = dict.fromkeys((place_of(kind), name) for each in given for kind, name in _named(each))
+    granted = {(place_of(each.kind), each.name) for each in given if isinstance(each, ddl.Grant)}
+    found = []
+    for kind, name in names:
+        id = "" if (known := _meaning(view, kind, name, session)) is None else str(known)
+        grants = view.grants.get(granted_on(kind, id), 0) if (kind, name) in granted else None
+        found.append(Seen(kind, name, id, grants))
+    return tuple(found)
 
 
 def check_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> None:
@@ -43,6 +49,14 @@ def check_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> Non
     """
     for each in seen:
         now = _meaning(view, each.kind, each.name, session)
+        there = granted_on(each.kind, "" if now is None else str(now))
+        if each.grants is not None and view.grants.get(there, 0) != each.grants:
+            raise NameChanged(
+                "what roles may do with this was changed since the statement was given",
+                hint="nothing happened: look who may do what, and give the statement again",
+                name=each.name,
+                grants=view.grants.get(there, 0),
+            )
         if now is None or str(now) == each.id or (not each.id and now.space is not Space.USER):
             continue
         raise NameChanged(
@@ -52,10 +66,6 @@ def check_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> Non
             id=now,
             seen=each.id,
         )
-
-
-def _place(kind: ObjectType) -> ObjectType:
-    return kind if kind in CONTAINERS else ObjectType.TABLE
 
 
 def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: Session) -> Id | RoleRef | None:
@@ -68,6 +78,8 @@ def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: 
                 return view.schema(name.item, [database] if database else databases(session))
             case ObjectType.ROLE:
                 return view.role(name.item)
+            case ObjectType.SYSTEM:
+                return None
             case ObjectType.CLUSTER:
                 return next((id for id, row in view.clusters.items() if row.name == name.item), None)
             case _:
