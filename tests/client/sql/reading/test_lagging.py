@@ -6,7 +6,7 @@ import logging
 import pyarrow as pa
 import pytest
 from client.sql.support import rows, sessions
-from client.support import client_of, file_place
+from client.support import SMALL, client_of, file_place
 
 import persist
 from persist.client.sql.session import SqlSession
@@ -35,6 +35,25 @@ async def test_a_query_that_waits_in_vain_names_the_view_that_lags_and_where_its
         assert late.value.hint.startswith("SHOW MATERIALIZED VIEWS")
         said = [each.getMessage() for each in caplog.records]
         assert any("persist.public.v does not go on at [" in each for each in said), said
+
+
+async def test_a_subscription_waits_no_longer_than_it_may_and_names_the_view_that_lags():
+    async with sessions() as [session]:
+        await session.execute(
+            "create table t (name text); insert into t values ('1');"
+            "create materialized view v with (refresh on commit) as select cast(name as bigint) as n from t"
+        )
+        assert await rows(session, "select n from v") == [(1,)]
+        await session.execute("insert into t values ('x')")
+        for snapshot in (True, False):
+            async with asyncio.timeout(SMALL.timeout_ms / 1000 / 2):
+                try:
+                    found = await session.environment.subscribe("v", timeout=1, snapshot=snapshot)
+                except NotYetAvailable as late:
+                    assert late.details["objects"].startswith("persist.public.v (upper")
+                else:
+                    assert not snapshot
+                    await found.aclose()
 
 
 async def test_why_a_view_does_not_go_on_is_seen_by_all_who_may_read_it(tmp_path, caplog):

@@ -230,7 +230,8 @@ class Readers:
         timeline = timeline_read_in(timed(names, [held.described]))
         if timeline is None or not timeline.has_clock:
             return None
-        oracle = await self.oracle(timeline)
+        async with within(deadline):
+            oracle = await self.oracle(timeline)
         before = await oracle.read_ts(timeout=seconds(deadline))
         after = await self._ticked(names, oracle, [held], before, deadline)
         return after if after > before else None

@@ -249,7 +249,8 @@ class Reads:
         runtime = self.readers.location.runtime
         if held.described.kind in KEPT_UP:
             inputs = await self._completing(await self.readers.beneath([held], deadline), None)
-            names = await self.names(strict=False)
+            async with within(deadline):
+                names = await self.names(strict=False)
             ticked = partial(self.readers.ticked, names, held)
             return Attending(self.readers.attend, ticked, held, runtime, inputs)
         if held.table is None:
