@@ -597,5 +597,4 @@ class Pipeline:
 
 
 def _time(upper: Antichain) -> int:
-    time = upper.time
-    return persist.sources.OFFSET_MAX if time is None else int(time)
+    return persist.sources.OFFSET_MAX if upper.time is None else int(upper.time)

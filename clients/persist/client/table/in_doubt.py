@@ -31,7 +31,7 @@ _FORGOTTEN: Final = "whether the rows put into {} before, without an answer, are
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class InDoubt:
-    """Rows that a statement put into a table without an answer. ``told``: what came of them; empty: it is not known.
+    """Rows that a statement put into a table without an answer. ``news``: what came of them; empty: it is not known.
 
     ``owner``: who gave it, as long as that lasts. ``put``: what names the rows, see ``named``; ``said``: the statement.
     """
@@ -74,7 +74,7 @@ class TablesInDoubt:
         self._all.append(doubt)
 
     def release(self, owner: object) -> None:
-        """An owner ends: what came of its rows is news to whoever reads there."""
+        """An owner ends: what came of its rows is news to all who read there."""
         for each in self._all:
             if each.owner is owner:
                 each.owner = None
@@ -114,7 +114,7 @@ class TablesInDoubt:
             doubt.news = _NOT.format(doubt.name)
 
     def news(self, shards: Collection[ShardId], owner: object) -> list[InDoubt]:
-        """What is known, and not told yet: of the rows of this owner, and, in these tables, of those without one."""
+        """What is known, and not said yet: of the rows of this owner, and, in these tables, of those without one."""
         return [
             each
             for each in self._all
@@ -124,7 +124,7 @@ class TablesInDoubt:
         ]
 
     def tell(self, told: Collection[InDoubt]) -> None:
-        """An answer carried these. Rows that are there, whose owner has gone, stay known for who repeats them."""
+        """An answer said these. Rows that are there, whose owner has gone, stay known for who repeats them."""
         for each in told:
             each.was_told = True
         kept = [each for each in self._all if not each.was_told or (each.may_be_there and each.owner is None)]
@@ -132,9 +132,9 @@ class TablesInDoubt:
         self._all = [each for each in kept if each not in over[:-KEPT_MAX]]
 
     def repeated(self, shard: ShardId, owner: object, put: bytes, said: str) -> InDoubt | None:
-        """Rows that may be there, which somebody is about to put in again without knowing it. It is told with this.
+        """Rows that may be there, which a caller is about to put in again without knowing it. It is said with this.
 
-        Of the same owner these are any rows, until it was told; of one that has gone the same rows, or statement.
+        Of the same owner these are any rows, until it was said; of one that has gone the same rows, or statement.
         """
         for each in self._all:
             if each.shard != shard or not each.may_be_there:

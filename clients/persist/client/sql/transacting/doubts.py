@@ -1,4 +1,4 @@
-"""What came of rows that a session put into tables without an answer: told with an answer, or before they come twice.
+"""What came of rows that a session put into tables without an answer: said with an answer, or before they come twice.
 
 Source: docs/adr/0012-numbered-calls.md; docs/guarantees.md, guarantee 12.
 """
@@ -31,7 +31,7 @@ class OwnDoubts:
         await self._doubts.settle((), timeout, owner=self)
 
     def notice(self, shards: Collection[ShardId], *, own: bool = True) -> str:
-        """What an answer that read these tables has to say besides. Until ``tell`` it is as if nobody had heard it."""
+        """What an answer that read these tables has to say besides. Until ``tell`` it counts as not said."""
         news = [each for each in self._doubts.news(shards, self) if own or each.owner is None]
         self._telling += [each for each in news if each not in self._telling]
         return "; ".join(dict.fromkeys(each.news for each in news))
