@@ -175,7 +175,7 @@ class SqlSession(Closes):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """A block whose answers are handed over: what they say of rows before has been said then, and not if it fails."""
+        """A block whose answers are handed over: what they say of rows before is said then, and not if it fails."""
         try:
             yield
         except BaseException:
