@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from persist import InvalidArgument, Predicate
 from persist.arrow import ArrowArray, ArrowColumn, ArrowScalar, Numbers
+from persist.arrow.exact import cast_exactly
 from persist.typed import AnyValue
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _fitting(values: ArrowArray, kind: pa.DataType) -> ArrowArray:
             values = values.filter(
                 pc.and_(pc.greater_equal(values, max(low, _LEAST)), pc.less_equal(values, min(high, _GREATEST)))
             )
-        return values.cast(kind)
+        return cast_exactly(values, kind)
     except pa.ArrowException as error:
         raise InvalidArgument("the values are not the column's", hint=str(error), type=kind) from error
 

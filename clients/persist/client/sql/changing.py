@@ -33,12 +33,13 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
-from persist.client.sql.transacting.doubts import TablesInDoubt
+from persist.client.sql.transacting.doubts import OwnDoubts
 from persist.client.sql.transacting.meant import Meant
 from persist.client.table.rows import lacking, times, updates_of, widened
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
 from persist.client.table.unique import KeyTwice, check_keys
+from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
@@ -123,14 +124,7 @@ class RowChanger:
         self._queries = queries
         self._sent = sent
         self._tables = Tables(queries.access)
-        self._doubts = TablesInDoubt()
-
-    async def settle(self) -> str:
-        """Find out what came of rows that were put into tables without an answer; what the user should know of it.
-
-        One or two RPCs for each such table, none where there is none. Raises Determinate: it is still not known.
-        """
-        return await self._doubts.settle(self._queries.variables.timeout)
+        self.doubts = OwnDoubts(queries.access.doubts)
 
     def deadline(self) -> "Deadline":
         """Of a statement that begins now."""
@@ -191,7 +185,7 @@ class RowChanger:
         if statement.returning:
             returned = await self._returned(statement, target, shown.select(target.column_names))
         if target.mode != "wal":
-            await self._direct(work, target, new)
+            await self._direct(work, target, new, statement)
         else:
             before = work.writes.get(target.id)
             pieces = [times(old, -1), new]
@@ -262,10 +256,10 @@ class RowChanger:
             for held in read.held.values():
                 if held.table is None or held.table.wal is None:
                     continue
-                now = await transaction.snapshot(held.table)
+                now = await transaction.snapshot(held.table, timeout=seconds(deadline))
                 if now.as_of <= read.ts:
                     continue
-                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1)
+                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1, timeout=seconds(deadline))
                 for rows in work.rows.get(held.stands_for.id, []):
                     if (await changes.to_arrow(where=rows)).num_rows:
                         raise SqlConflict(
@@ -444,6 +438,7 @@ class RowChanger:
         else:
             at = None if work.ts is None else AsOf(work.ts)
             found = await self._queries.readers.at_one_time(names, roots, replace(asked, as_of=at), timeout=timeout)
+        self._queries.touch(found)
         work.reads.append(found)
         work.ts = found.ts
         return {**known, **found.snapshots}
@@ -462,7 +457,7 @@ class RowChanger:
             await self._queries.said(bound, 0), dict.fromkeys(bound.relations, Rows(rows))
         )
 
-    async def _direct(self, work: ChangingTransaction, target: Described, new: pa.Table) -> None:
+    async def _direct(self, work: ChangingTransaction, target: Described, new: pa.Table, statement: Dml) -> None:
         """SUBTLE: rows of a table that is written directly are there at once, and no COMMIT can take part in that."""
         if work.explicit:
             raise SqlNotSupported(
@@ -473,12 +468,13 @@ class RowChanger:
         table, timeout = await self._opened(target, self.deadline()), self._queries.variables.timeout
         # Columns may have been added since this opened it, or by another writer to its shard.
         given = (await table.fitted(new, timeout=timeout)).drop_columns([TS.name])
-        self._doubts.check(target)
+        await self.doubts.check(target, given, statement, timeout)
+        self._queries.touched |= {table.shard}
         try:
             with _keys_of(target), self._sent.sending():
                 work.ts = await table.insert(given, timeout=timeout)
         except (Indeterminate, asyncio.CancelledError):
-            self._doubts.add(target, table)
+            self.doubts.add(target, table, given, statement)
             raise
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from persist_ingest.sources.port import SourceFailure
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """How the values of a column are read."""
 
     INT = "int"
@@ -50,8 +50,8 @@ class ZeroDates(Enum):
 
 
 DIGITS_MAX: Final = 38
-DATED: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
-FIXED: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
+DATED: Final = frozenset({ColumnKind.DATE, ColumnKind.DATETIME, ColumnKind.TIMESTAMP})
+FIXED: Final = frozenset({ColumnKind.UUID, ColumnKind.INET4, ColumnKind.INET6})
 """Those that the binlog has as bytes of no type."""
 
 
@@ -62,7 +62,7 @@ class MySqlType:
     ``labels``: of an enum or a set. ``zero``: of dates and times.
     """
 
-    kind: Kind
+    kind: ColumnKind
     size: int = 0
     scale: int = 0
     unsigned: bool = False
@@ -72,11 +72,11 @@ class MySqlType:
     @property
     def arrow(self) -> pa.DataType:
         """What it becomes."""
-        if self.kind is Kind.INT:
+        if self.kind is ColumnKind.INT:
             return _INTEGERS[min(4, self.size) if self.size != 8 else 8, self.unsigned]
-        if self.kind is Kind.DECIMAL:
+        if self.kind is ColumnKind.DECIMAL:
             return pa.decimal128(self.size, self.scale) if self.size <= DIGITS_MAX else pa.string()
-        if self.kind is Kind.BIT:
+        if self.kind is ColumnKind.BIT:
             return pa.bool_() if self.size == 1 else pa.uint64()
         if self.kind in DATED and self.zero is ZeroDates.TEXT:
             return pa.string()
@@ -84,12 +84,12 @@ class MySqlType:
 
     def shown(self, name: str) -> str:
         """What a snapshot selects, so that its text says all of the value. ``name``: the column, in SQL."""
-        if self.kind in (Kind.FLOAT, Kind.DOUBLE):
+        if self.kind in (ColumnKind.FLOAT, ColumnKind.DOUBLE):
             return f"CAST({name} AS DOUBLE)"
-        if self.kind in (Kind.INT, Kind.BIT, Kind.YEAR):
+        if self.kind in (ColumnKind.INT, ColumnKind.BIT, ColumnKind.YEAR):
             # Without the zeros that ZEROFILL puts before it.
             return f"{name}+0"
-        if self.kind is Kind.DECIMAL:
+        if self.kind is ColumnKind.DECIMAL:
             return f"CAST({name} AS DECIMAL({self.size},{self.scale}))"
         return name
 
@@ -110,7 +110,7 @@ class MySqlType:
         labels = given["labels"]
         assert isinstance(labels, Sequence)
         return MySqlType(
-            kind=Kind(given["kind"]),
+            kind=ColumnKind(given["kind"]),
             size=int(str(given["size"])),
             scale=int(str(given["scale"])),
             unsigned=bool(given["unsigned"]),
@@ -131,21 +131,21 @@ _INTEGERS: Final = {
     (4, True): pa.uint32(),
     (8, True): pa.uint64(),
 }
-_ARROW: Final[Mapping[Kind, pa.DataType]] = {
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.YEAR: pa.int16(),
-    Kind.DATE: pa.date32(),
-    Kind.DATETIME: pa.timestamp("us"),
-    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    Kind.TIME: pa.string(),
-    Kind.TEXT: pa.string(),
-    Kind.BYTES: pa.binary(),
-    Kind.ENUM: pa.string(),
-    Kind.SET: pa.string(),
-    Kind.UUID: pa.string(),
-    Kind.INET4: pa.string(),
-    Kind.INET6: pa.string(),
+_ARROW: Final[Mapping[ColumnKind, pa.DataType]] = {
+    ColumnKind.FLOAT: pa.float32(),
+    ColumnKind.DOUBLE: pa.float64(),
+    ColumnKind.YEAR: pa.int16(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.DATETIME: pa.timestamp("us"),
+    ColumnKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    ColumnKind.TIME: pa.string(),
+    ColumnKind.TEXT: pa.string(),
+    ColumnKind.BYTES: pa.binary(),
+    ColumnKind.ENUM: pa.string(),
+    ColumnKind.SET: pa.string(),
+    ColumnKind.UUID: pa.string(),
+    ColumnKind.INET4: pa.string(),
+    ColumnKind.INET6: pa.string(),
 }
 _WIDTHS: Final = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS: Final = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
@@ -157,13 +157,13 @@ _SHAPES: Final = frozenset(
     }
 )  # fmt: skip
 _PLAIN: Final = {
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "year": Kind.YEAR,
-    "date": Kind.DATE,
-    "uuid": Kind.UUID,
-    "inet4": Kind.INET4,
-    "inet6": Kind.INET6,
+    "float": ColumnKind.FLOAT,
+    "double": ColumnKind.DOUBLE,
+    "year": ColumnKind.YEAR,
+    "date": ColumnKind.DATE,
+    "uuid": ColumnKind.UUID,
+    "inet4": ColumnKind.INET4,
+    "inet6": ColumnKind.INET6,
 }
 _LABEL: Final = re.compile(r"'((?:[^']|'')*)'")
 
@@ -189,24 +189,24 @@ def declared_type(column: Declared, zero: ZeroDates) -> MySqlType:
     if "compressed" in shown.split("/*")[-1] and "/*" in shown:
         raise _refused(column)
     if name in _WIDTHS:
-        return MySqlType(kind=Kind.INT, size=_WIDTHS[name], unsigned="unsigned" in shown)
+        return MySqlType(kind=ColumnKind.INT, size=_WIDTHS[name], unsigned="unsigned" in shown)
     if name == "decimal":
-        return MySqlType(kind=Kind.DECIMAL, size=column.precision, scale=column.scale)
+        return MySqlType(kind=ColumnKind.DECIMAL, size=column.precision, scale=column.scale)
     if name == "bit":
-        return MySqlType(kind=Kind.BIT, size=column.precision)
+        return MySqlType(kind=ColumnKind.BIT, size=column.precision)
     if name in ("datetime", "timestamp"):
-        return MySqlType(kind=Kind(name), size=column.seconds, zero=zero)
+        return MySqlType(kind=ColumnKind(name), size=column.seconds, zero=zero)
     if name == "time":
-        return MySqlType(kind=Kind.TIME, size=column.seconds)
+        return MySqlType(kind=ColumnKind.TIME, size=column.seconds)
     if name in ("enum", "set"):
         labels = tuple(each.replace("''", "'") for each in _LABEL.findall(column.shown))
-        return MySqlType(kind=Kind(name), labels=labels)
+        return MySqlType(kind=ColumnKind(name), labels=labels)
     if name in _TEXTS:
-        return MySqlType(kind=Kind.TEXT)
+        return MySqlType(kind=ColumnKind.TEXT)
     if name == "binary":
-        return MySqlType(kind=Kind.BYTES, size=int(re.findall(r"\d+", shown)[0]))
+        return MySqlType(kind=ColumnKind.BYTES, size=int(re.findall(r"\d+", shown)[0]))
     if name in _BLOBS or name in _SHAPES:
-        return MySqlType(kind=Kind.BYTES)
+        return MySqlType(kind=ColumnKind.BYTES)
     if name in _PLAIN:
         kind = _PLAIN[name]
         return MySqlType(kind=kind, zero=zero if kind in DATED else ZeroDates.FAIL)

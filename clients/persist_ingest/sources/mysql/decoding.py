@@ -16,7 +16,7 @@ from persist.arrow import ArrowArray, ArrowField, py_buffer
 from persist_ingest.sources.mysql import table_map as of
 from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.charsets import Charset, Charsets
-from persist_ingest.sources.mysql.column_types import DATED, FIXED, Kind, MySqlType, ZeroDates
+from persist_ingest.sources.mysql.column_types import DATED, FIXED, ColumnKind, MySqlType, ZeroDates
 from persist_ingest.sources.mysql.definition import Table
 from persist_ingest.sources.mysql.log import Group, RowEvent, Statement
 from persist_ingest.sources.mysql.row_images import ImageRows, read_images
@@ -27,21 +27,21 @@ from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, Sou
 
 PENDING_BYTES: Final = 16 << 20
 _AGAIN: Final = "snapshot this table again (persist source resnapshot)"
-_KINDS: Final[Mapping[int, tuple[Kind, int]]] = {
-    of.TINY: (Kind.INT, 1),
-    of.SHORT: (Kind.INT, 2),
-    of.INT24: (Kind.INT, 3),
-    of.LONG: (Kind.INT, 4),
-    of.LONGLONG: (Kind.INT, 8),
-    of.FLOAT: (Kind.FLOAT, 0),
-    of.DOUBLE: (Kind.DOUBLE, 0),
-    of.YEAR: (Kind.YEAR, 0),
-    of.DATE: (Kind.DATE, 0),
-    of.NEWDATE: (Kind.DATE, 0),
-    of.GEOMETRY: (Kind.BYTES, 0),
+_KINDS: Final[Mapping[int, tuple[ColumnKind, int]]] = {
+    of.TINY: (ColumnKind.INT, 1),
+    of.SHORT: (ColumnKind.INT, 2),
+    of.INT24: (ColumnKind.INT, 3),
+    of.LONG: (ColumnKind.INT, 4),
+    of.LONGLONG: (ColumnKind.INT, 8),
+    of.FLOAT: (ColumnKind.FLOAT, 0),
+    of.DOUBLE: (ColumnKind.DOUBLE, 0),
+    of.YEAR: (ColumnKind.YEAR, 0),
+    of.DATE: (ColumnKind.DATE, 0),
+    of.NEWDATE: (ColumnKind.DATE, 0),
+    of.GEOMETRY: (ColumnKind.BYTES, 0),
 }
-_TIMED: Final = {of.DATETIME2: Kind.DATETIME, of.TIMESTAMP2: Kind.TIMESTAMP, of.TIME2: Kind.TIME}
-_LABELLED: Final = {of.ENUM: Kind.ENUM, of.SET: Kind.SET}
+_TIMED: Final = {of.DATETIME2: ColumnKind.DATETIME, of.TIMESTAMP2: ColumnKind.TIMESTAMP, of.TIME2: ColumnKind.TIME}
+_LABELLED: Final = {of.ENUM: ColumnKind.ENUM, of.SET: ColumnKind.SET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +229,12 @@ class GroupDecoder:
         self, export: LoggedExport, column: MapColumn, at: int, declared: MySqlType | None, each: ArrowField
     ) -> _Read:
         found = self._type(column, export.zero)
-        is_same = declared is None or declared == found or (declared.kind in FIXED and found.kind is Kind.BYTES)
+        is_same = declared is None or declared == found or (declared.kind in FIXED and found.kind is ColumnKind.BYTES)
         kind = declared or found
         if not is_same or kind.arrow != each.type:
             raise _altered("a column was altered", export.table, column=column.name)
         try:
-            charset = self._charsets.of(column.collation) if kind.kind is Kind.TEXT else None
+            charset = self._charsets.of(column.collation) if kind.kind is ColumnKind.TEXT else None
         except SourceFailure as error:
             details = {**error.details, "export": export.table.export, "column": column.name}
             raise SourceFailure(error.message, hint=error.hint, **details) from None
@@ -259,22 +259,22 @@ class GroupDecoder:
             return MySqlType(
                 kind=kind,
                 size=size,
-                unsigned=kind is Kind.INT and column.unsigned,
+                unsigned=kind is ColumnKind.INT and column.unsigned,
                 zero=zero if kind in DATED else ZeroDates.FAIL,
             )
         if column.type in _TIMED:
             kind = _TIMED[column.type]
             return MySqlType(kind=kind, size=column.meta, zero=zero if kind in DATED else ZeroDates.FAIL)
         if column.type == of.NEWDECIMAL:
-            return MySqlType(kind=Kind.DECIMAL, size=column.meta, scale=column.second)
+            return MySqlType(kind=ColumnKind.DECIMAL, size=column.meta, scale=column.second)
         if column.type == of.BIT:
-            return MySqlType(kind=Kind.BIT, size=8 * column.second + column.meta)
+            return MySqlType(kind=ColumnKind.BIT, size=8 * column.second + column.meta)
         if column.type in _LABELLED:
             charset = self._charsets.of(column.collation)
             return MySqlType(kind=_LABELLED[column.type], labels=_decoded(charset, column.labels))
         if column.collation != of.BINARY:
-            return MySqlType(kind=Kind.TEXT)
-        return MySqlType(kind=Kind.BYTES, size=column.meta if column.type == of.STRING else 0)
+            return MySqlType(kind=ColumnKind.TEXT)
+        return MySqlType(kind=ColumnKind.BYTES, size=column.meta if column.type == of.STRING else 0)
 
 
 def _columns(table: Table, form: bytes) -> tuple[MapColumn, ...]:

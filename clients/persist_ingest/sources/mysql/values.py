@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, py_buffer
+from persist.arrow.exact import cast_exactly
 from persist_ingest.sources.gathering import BAD_ROW_HINT, Bools, Bytes, Ints, gather
 from persist_ingest.sources.mysql.charsets import Charset
-from persist_ingest.sources.mysql.column_types import DATED, Kind, MySqlType, ZeroDates
+from persist_ingest.sources.mysql.column_types import DATED, ColumnKind, MySqlType, ZeroDates
 from persist_ingest.sources.mysql.row_images import ImageField, big, little
 from persist_ingest.sources.mysql.table_map import MapColumn
 from persist_ingest.sources.port import BadRows
@@ -44,7 +45,7 @@ def logged(kind: MySqlType, column: MapColumn, charset: Charset | None, data: By
     if reader is not None:
         return reader(kind, column, data, starts, where.valid)
     array = gather(data, starts, np.where(where.valid, where.lengths, 0), where.valid)
-    if kind.kind is Kind.BYTES:
+    if kind.kind is ColumnKind.BYTES:
         return _padded(array, kind.size) if kind.size else array.view(pa.binary())
     if kind.kind in _FIXED_TEXTS:
         return _FIXED_TEXTS[kind.kind](array, where.valid)
@@ -57,14 +58,14 @@ def told(kind: MySqlType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools
     if kind.kind in DATED and kind.zero is not ZeroDates.TEXT:
         return _moments(kind, _read(kind, data, starts, valid), valid)
     text = gather(data, starts, lengths, valid)
-    if kind.kind is Kind.BYTES:
+    if kind.kind is ColumnKind.BYTES:
         return text.view(pa.binary())
     try:
-        if kind.kind is Kind.FLOAT:
+        if kind.kind is ColumnKind.FLOAT:
             return pc.cast(pc.cast(text, pa.float64()), pa.float32())  # type: ignore[no-any-return]  # kernels have no types
-        if kind.kind is Kind.BIT and kind.size == 1:
+        if kind.kind is ColumnKind.BIT and kind.size == 1:
             return pc.equal(text, "1")  # type: ignore[no-any-return]  # kernels have no types
-        return text if pa.types.is_string(kind.arrow) else pc.cast(text, kind.arrow)
+        return text if pa.types.is_string(kind.arrow) else cast_exactly(text, kind.arrow)
     except pa.ArrowInvalid as error:
         raise BadRows("a value cannot be stored", hint=BAD_ROW_HINT, type=kind.arrow, detail=str(error)[:200]) from None
 
@@ -85,7 +86,7 @@ def _int(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: B
 
 
 def _real(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
-    size = 4 if kind.kind is Kind.FLOAT else 8
+    size = 4 if kind.kind is ColumnKind.FLOAT else 8
     raw = little(data, starts, size)
     numbers = raw.astype(np.uint32).view(np.float32) if size == 4 else raw.view(np.float64)
     return _numbers(numbers, valid, kind.arrow)
@@ -134,7 +135,7 @@ def _decimal(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, vali
     text[rows[negative], first[negative]] = ord("-")
     begins = rows * width + np.where(valid, first, 0)
     found = gather(text.reshape(-1), begins, np.where(valid, width - first, 0), valid)
-    return found if pa.types.is_string(kind.arrow) else pc.cast(found, kind.arrow)
+    return found if pa.types.is_string(kind.arrow) else cast_exactly(found, kind.arrow)
 
 
 def _date(kind: MySqlType, column: MapColumn, data: Bytes, starts: Ints, valid: Bools) -> ArrowArray:
@@ -202,7 +203,7 @@ def _digits(text: Bytes, place: int, count: int, value: Ints) -> None:
 def _dated(kind: MySqlType, parts: _Moments, valid: Bools) -> ArrowArray:
     if kind.zero is not ZeroDates.TEXT:
         return _moments(kind, parts, valid)
-    timed = kind.kind is not Kind.DATE
+    timed = kind.kind is not ColumnKind.DATE
     width = (19 + (1 + kind.size if kind.size else 0)) if timed else 10
     text = np.full((len(valid), width), ord("-"), np.uint8)
     _digits(text, 0, 4, parts.year)
@@ -233,7 +234,7 @@ def _read(kind: MySqlType, data: Bytes, starts: Ints, valid: Bools) -> _Moments:
         return found
 
     none = np.zeros(len(at), np.int64)
-    if kind.kind is Kind.DATE:
+    if kind.kind is ColumnKind.DATE:
         return _Moments(number(0, 4), number(5, 2), number(8, 2), none, none)
     seconds = number(11, 2) * 3600 + number(14, 2) * 60 + number(17, 2)
     micros = number(20, kind.size) * 10 ** (6 - kind.size) if kind.size else none
@@ -254,7 +255,7 @@ def _moments(kind: MySqlType, parts: _Moments, valid: Bools) -> ArrowArray:
             raise BadRows("a date that no calendar has", hint=_HINT, type=kind.arrow, value=value)
         valid = valid & sound
     numbers = days.astype(np.int64)
-    if kind.kind is Kind.DATE:
+    if kind.kind is ColumnKind.DATE:
         return _numbers(numbers.astype(np.int32), valid, kind.arrow)
     return _numbers((numbers * _DAYS + parts.seconds) * 1_000_000 + parts.micros, valid, kind.arrow)
 
@@ -318,22 +319,22 @@ def _each(array: ArrowArray, shown: Callable[[bytes], str]) -> ArrowArray:
 
 
 _GROUP_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-_FIXED_TEXTS: Final[Mapping[Kind, Callable[[ArrowArray, Bools], ArrowArray]]] = {
-    Kind.UUID: _uuid,
-    Kind.INET4: _inet4,
-    Kind.INET6: _inet6,
+_FIXED_TEXTS: Final[Mapping[ColumnKind, Callable[[ArrowArray, Bools], ArrowArray]]] = {
+    ColumnKind.UUID: _uuid,
+    ColumnKind.INET4: _inet4,
+    ColumnKind.INET6: _inet6,
 }
-_LOGGED: Final[Mapping[Kind, Callable[[MySqlType, MapColumn, Bytes, Ints, Bools], ArrowArray]]] = {
-    Kind.INT: _int,
-    Kind.FLOAT: _real,
-    Kind.DOUBLE: _real,
-    Kind.DECIMAL: _decimal,
-    Kind.BIT: _bit,
-    Kind.YEAR: _year,
-    Kind.DATE: _date,
-    Kind.DATETIME: _datetime,
-    Kind.TIMESTAMP: _timestamp,
-    Kind.TIME: _time,
-    Kind.ENUM: _label,
-    Kind.SET: _labels,
+_LOGGED: Final[Mapping[ColumnKind, Callable[[MySqlType, MapColumn, Bytes, Ints, Bools], ArrowArray]]] = {
+    ColumnKind.INT: _int,
+    ColumnKind.FLOAT: _real,
+    ColumnKind.DOUBLE: _real,
+    ColumnKind.DECIMAL: _decimal,
+    ColumnKind.BIT: _bit,
+    ColumnKind.YEAR: _year,
+    ColumnKind.DATE: _date,
+    ColumnKind.DATETIME: _datetime,
+    ColumnKind.TIMESTAMP: _timestamp,
+    ColumnKind.TIME: _time,
+    ColumnKind.ENUM: _label,
+    ColumnKind.SET: _labels,
 }

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
+from persist.arrow.exact import cast_exactly
 from persist_ingest.sources.gathering import BAD_ROW_HINT as _HINT
 from persist_ingest.sources.gathering import Bools, Bytes, Ints, gather
 from persist_ingest.sources.port import BadRows
@@ -43,7 +44,7 @@ def normal(array: ArrowArray, kind: ColumnType) -> ArrowArray:
     if pa.types.is_string(array.type) and not kind.native:
         data, starts, lengths, valid = _fields(array)
         return parse(kind, data, starts, lengths, valid)
-    array = array if array.type == kind.arrow else array.cast(kind.arrow)
+    array = cast_exactly(array, kind.arrow)
     if pa.types.is_floating(array.type):
         # Only one of the many bit patterns of NaN: rows are compared by their bytes.
         return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)  # type: ignore[no-any-return]  # kernels and pyspark have no types
@@ -83,7 +84,7 @@ def _text(_: ColumnType, text: ArrowArray) -> ArrowArray:
 
 
 def _cast(kind: ColumnType, text: ArrowArray) -> ArrowArray:
-    return pc.cast(text, kind.arrow)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return cast_exactly(text, kind.arrow)
 
 
 def _bool(_: ColumnType, text: ArrowArray) -> ArrowArray:
@@ -115,7 +116,7 @@ def _list(kind: ColumnType, text: ArrowArray) -> ArrowArray:
     counts = np.asarray(pc.subtract(pc.fill_null(pc.list_value_length(items), 0), pc.cast(empty, pa.int32())))
     flat = items.flatten()
     flat = flat.filter(pc.not_equal(flat, ""))
-    values = pc.cast(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)  # type: ignore[attr-defined]  # its type says what it is
+    values = cast_exactly(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)  # type: ignore[attr-defined]  # its type says what it is
     offsets = np.zeros(len(text) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     mask = py_buffer(np.packbits(np.asarray(text.is_valid()), bitorder="little"))

@@ -107,7 +107,7 @@ class Rows:
 
     def _beside(self, column: "pa.Field[pa.DataType]", deliveries: Sequence[Delivery]) -> ArrowArray:
         if column.name == RECEIVED.name:
-            return pa.array([each.received_ms for each in deliveries], pa.int64()).cast(RECEIVED.type)
+            return pa.array([each.received_ms for each in deliveries], pa.int64()).view(RECEIVED.type)
         if column.name == DELIVERY.name and self._definition.once_by:
             return pa.array([each.key for each in deliveries], pa.string())
         if column.name == FINGERPRINT.name and self._definition.once_by:

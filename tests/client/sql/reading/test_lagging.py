@@ -37,6 +37,19 @@ async def test_a_query_that_waits_in_vain_names_the_view_that_lags_and_where_its
         assert any("persist.public.v does not go on at [" in each for each in said), said
 
 
+async def test_a_subscription_waits_no_longer_than_it_may_and_names_the_view_that_lags():
+    async with sessions() as [session]:
+        await session.execute(
+            "create table t (name text); insert into t values ('1');"
+            "create materialized view v with (refresh on commit) as select cast(name as bigint) as n from t"
+        )
+        assert await rows(session, "select n from v") == [(1,)]
+        await session.execute("insert into t values ('x')")
+        with pytest.raises(NotYetAvailable) as late:
+            await session.environment.subscribe("v", timeout=1)
+        assert late.value.details["objects"].startswith("persist.public.v (upper")
+
+
 async def test_why_a_view_does_not_go_on_is_seen_by_all_who_may_read_it(tmp_path, caplog):
     """Also by processes that do not lead, and when none does any more, until it goes on."""
     place = file_place(tmp_path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from persist.client.collections.access import Access
+from persist.client.collections.in_time import within
 from persist.client.collections.reading.computed import Computed, computed
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import (
@@ -158,6 +159,7 @@ class Readers:
         timeline = timeline_read_in(context, asked.transaction)
         inputs = stored(names, roots)
         exact = asked.as_of is not None and not asked.as_of.at_least
+        await self._settled(names, inputs, deadline)
         shown = [each for each in _reached(names, roots) if is_computed(each)]
         if shown and exact:
             raise NotReadable(
@@ -189,6 +191,16 @@ class Readers:
         )
         return AtOneTime(explanation, context, {each.stands_for.id: each for each in held}, computed=rows)
 
+    async def _settled(self, names: Names, inputs: Sequence[Described], deadline: Deadline) -> None:
+        """See that no more rows come of statements of this client that ended without an answer, into what is read.
+
+        Before the time is chosen: who looks for such rows and sees none may put them again. Raises Determinate.
+        """
+        if doubts := self._access.doubts:
+            tables = [*inputs, *(each for one in inputs if one.kind in KEPT_UP for each in made_of(names, one))]
+            shards = {each.data for each in tables if each.data is not None}
+            await doubts.settle(shards, seconds(deadline))
+
     async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
         """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
         await self._arrive(found, deadline)
@@ -218,7 +230,8 @@ class Readers:
         timeline = timeline_read_in(timed(names, [held.described]))
         if timeline is None or not timeline.has_clock:
             return None
-        oracle = await self.oracle(timeline)
+        async with within(deadline):
+            oracle = await self.oracle(timeline)
         before = await oracle.read_ts(timeout=seconds(deadline))
         after = await self._ticked(names, oracle, [held], before, deadline)
         return after if after > before else None
@@ -328,7 +341,8 @@ class Readers:
         )
         if query.needs_oracle:
             assert timeline is not None
-            oracle = await self.oracle(timeline)
+            async with within(deadline):
+                oracle = await self.oracle(timeline)
             if not timeline.has_clock:
                 await self._observe(names, timeline, oracle, deadline)
             oracle_ts = await oracle.read_ts(timeout=seconds(deadline))
@@ -404,7 +418,8 @@ class Readers:
             return
         if choice.oracle_ts is not None and choice.query_ts <= choice.oracle_ts:
             return
-        oracle, runtime = await self.oracle(timeline), self.location.runtime
+        async with within(deadline):
+            oracle, runtime = await self.oracle(timeline), self.location.runtime
         backoff = Backoff(runtime, self.location.settings, deadline)
         while (read_ts := await oracle.read_ts(timeout=seconds(deadline))) < choice.query_ts:
             early = choice.query_ts - runtime.now_ms()

@@ -29,6 +29,8 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, PersistError, ShardClosed, ShardNotFound
 from persist.retry.deadline import Deadline
 
+RELEASE_SECONDS: Final = 5.0
+"""For giving up a lease, which runs out by itself: beyond the time of the call that held it."""
 PURPOSE = "query"
 """What leases of queries say of themselves."""
 KEPT_UP: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
@@ -109,7 +111,7 @@ class Held:
     async def expire(self) -> None:
         """Release it. What fails runs out by itself."""
         with contextlib.suppress(PersistError):
-            await self.reader.expire()
+            await self.reader.expire(timeout=RELEASE_SECONDS)
 
 
 def stored(names: Names, roots: Iterable[Described]) -> list[Described]:

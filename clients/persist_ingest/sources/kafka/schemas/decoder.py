@@ -17,10 +17,10 @@ from typing import Any, Final
 import fastavro
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, ArrowField
+from persist.arrow.exact import cast_exactly
 from persist.typed import Record
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.exact import Bad, Decoded, Decoder, combined
@@ -252,5 +252,5 @@ def _widened(column: ArrowArray, wanted: ArrowField, id: int) -> ArrowArray:
     if column.type == wanted.type:
         return column
     if any(narrow(column.type) and wide(wanted.type) for narrow, wide in _WIDER):
-        return pc.cast(column, wanted.type)  # type: ignore[no-any-return]  # kernels have no types
+        return cast_exactly(column, wanted.type)
     raise Incompatible(f"schema {id} has {column.type} for column {wanted.name}, which is {wanted.type}")

@@ -10,7 +10,7 @@ from persist import Schema, UsageError
 from persist_ingest.sources.mysql import catalog
 from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.charsets import Charsets
-from persist_ingest.sources.mysql.column_types import Kind, ZeroDates, declared_type
+from persist_ingest.sources.mysql.column_types import ColumnKind, ZeroDates, declared_type
 from persist_ingest.sources.mysql.definition import MySqlColumn, Table
 from persist_ingest.sources.mysql.making.checks import check_table
 from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
@@ -146,7 +146,11 @@ def check_charsets(session: MySqlConnection, tables: Sequence[Table]) -> None:
     """Raise SourceFailure for text in a character set that is not read from the log."""
     charsets = Charsets.at(session.server)
     for table in tables:
-        texts = {column.name for column in table.columns if column.type.kind in (Kind.TEXT, Kind.ENUM, Kind.SET)}
+        texts = {
+            column.name
+            for column in table.columns
+            if column.type.kind in (ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET)
+        }
         for each in catalog.columns(session, table.database, table.name):
             if each.name in texts and each.charset:
                 try:

@@ -17,7 +17,7 @@ from persist import Schema
 from persist.sources import SourceFrontier
 from persist_ingest.sources.gathering import Bools
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.column_types import Kind
+from persist_ingest.sources.mysql.column_types import ColumnKind
 from persist_ingest.sources.mysql.decoding import plain
 from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.defining import listed_alone, redefined
@@ -27,7 +27,7 @@ from persist_ingest.sources.mysql.snapshot import MomentTask, moment
 from persist_ingest.sources.port import Changes, ExportEmptied, TableAltered, Truncated
 
 PIECE_BYTES: Final = 32 << 20
-_WHOLE: Final = frozenset({Kind.INT, Kind.YEAR})
+_WHOLE: Final = frozenset({ColumnKind.INT, ColumnKind.YEAR})
 
 
 @dataclass(frozen=True, slots=True)
