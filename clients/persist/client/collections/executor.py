@@ -123,9 +123,9 @@ class Executor:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
         ``seen``: what names meant to who asks. What is refused under a token is refused from then on, and what changes
-        nothing changes nothing. Where another attempt may come (``repeated``) that is in the catalog before it is answered,
-        found out now or remembered, so that no later leader carries one out. Goes on when the caller is cancelled,
-        which a repetition with the token shows. Raises UnknownObject,
+        nothing changes nothing. Where another attempt may come (``repeated``) the catalog has that before it is
+        answered, found out now or remembered, so that no later leader carries one out. Goes on when the caller is
+        cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
         NameChanged, InvalidArgument (the token was that of others, or what it asks for was refused by a leader before),
         Overloaded, Fenced, LocationError (Indeterminate: closed meanwhile).
