@@ -123,7 +123,7 @@ class Executor:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
         ``seen``: what names meant to who asks. What is refused under a token is refused from then on, and what changes
-        nothing changes nothing. Where another attempt may come (``repeated``) that is in the catalog before it is
+        nothing changes nothing. Where another attempt may come (``repeated``) the catalog has that before it is
         answered, found out now or remembered, so that no later leader carries one out. Goes on when the caller is
         cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,

@@ -379,12 +379,12 @@ class CatalogTransaction:
     def _write(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
         deque(self._writing(kind, wanted), maxlen=0)
 
-    def _writing(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]], *, own: bool = False) -> Iterator[None]:
+    def _writing(self, kind: AnyKind, wanted: list[tuple[object, object]], *, own: bool = False) -> Iterator[None]:
         """All names are given up before any is taken, and nothing is kept unless every name is free. In steps."""
         for number, (key, value) in enumerate(wanted):
             self._depend(kind, key, value)
             check_not_version(kind, key)
-            if kind is SETTING and not own:
+            if isinstance(key, SettingKey) and not own:
                 check_not_own(key)
             if number % STEP == STEP - 1:
                 yield
