@@ -109,9 +109,19 @@ provide_java() {
 
 # For tests of what balancers do: without one they are skipped, and say so.
 offer_balancer() {
-    have haproxy || ! is_root || ! have apt-get || {
+    [ -x /usr/sbin/haproxy ] || have haproxy || ! is_root || ! have apt-get || {
         say "installing haproxy"
         apt-get install -y -qq --no-install-recommends haproxy >&2 || say "haproxy could not be installed: its tests are skipped"
+    }
+}
+
+# A server for tests of MySQL sources, which is no wheel: without one they are skipped, and say so.
+offer_mariadb() {
+    [ -x /usr/sbin/mariadbd ] || have mariadbd || ! is_root || ! have apt-get || {
+        say "installing mariadb-server-core"
+        { apt-get install -y -qq --no-install-recommends mariadb-server-core ||
+            { apt-get update -qq && apt-get install -y -qq --no-install-recommends mariadb-server-core; }; } >&2 ||
+            say "MariaDB could not be installed: its tests are skipped"
     }
 }
 
@@ -131,6 +141,20 @@ offer_kafka() {
     fi
 }
 
+# What Spark's classes are once they are loaded, for the many JVMs of the tests, which do without if it is not there.
+offer_classes() {
+    if [ "$(cat .venv/stamp-classes 2>/dev/null)" = "$(classes)" ]; then return; fi
+    say "loading Spark's classes once for all tests (half a minute)"
+    rm -f .venv/stamp-classes
+    if (. .venv/env && python deploy/spark_classes.py .venv/spark.jsa) >.venv/classes.log 2>&1; then
+        classes >.venv/stamp-classes
+    else
+        say "they could not be: tests of Spark take longer (.venv/classes.log)"
+    fi
+}
+
+classes() { { fingerprint; cat deploy/spark_classes.py; (. .venv/env && java -version 2>&1); } | cksum; }
+
 write_env() { # $1: JAVA_HOME or empty
     {
         printf 'PATH="%s/.venv/bin:$PATH"\n' "$PWD"
@@ -148,7 +172,9 @@ all)
     python_packages stamp dev
     provide_java
     offer_balancer
+    offer_mariadb
     offer_kafka
+    offer_classes
     ;;
 python) python_packages stamp dev ;;
 docs)

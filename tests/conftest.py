@@ -46,20 +46,25 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
 
-SPARK = "tests/spark/"
-SPARK_WORKERS = 2
-"""Processes that may have a JVM; more do not fit beside the rest in 8 GB."""
+SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
+JVM_WORKERS = 2
+"""Processes that may have a JVM of Spark, and as many others that may have one of Kafka; more do not fit in 8 GB."""
 LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
 """Tests that take long each, and share nothing with others of their file."""
 ORDER = (
     *(f"{SPARK}{name}" for name in ("test_deaths", "read/test_holds", "read/test_streams", "test_batch", "")),
-    *LONG, "tests/ingest/", "tests/cli/", "tests/machine/", "tests/services/", "tests/pages/", "tests/control/",
-    "tests/client/", "tests/catalog/", "tests/property/", "tests/conformance/", "tests/test_", "",
+    *LONG, KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/", "tests/cli/", "tests/machine/",
+    "tests/services/", "tests/pages/", "tests/client/", "tests/test_", "tests/catalog/", "tests/property/", "",
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
 # Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
+"""Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
+if CLASSES.exists():
+    JVM_OPTIONS += ["-Xlog:disable", f"-XX:SharedArchiveFile={CLASSES}"]
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Scheduling(LoadScopeScheduling):
-    """Each process takes the next file, or the next single test of those that take long. Spark stays with a few."""
+    """Each process takes the next file, or the next single test of those that take long. JVMs stay with a few."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
@@ -82,8 +87,9 @@ class Scheduling(LoadScopeScheduling):
 
     def _next_of(self, node: WorkerController) -> str | None:
         """The first unit of work that is for this process."""
-        with_spark = node in self.nodes[:SPARK_WORKERS]
-        return next((scope for scope in self.workqueue if with_spark or not scope.startswith(SPARK)), None)
+        few = {SPARK: self.nodes[:JVM_WORKERS], KAFKA: self.nodes[-JVM_WORKERS:]}
+        others = tuple(folder for folder, nodes in few.items() if node not in nodes)
+        return next((scope for scope in self.workqueue if not scope.startswith(others)), None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = self._next_of(node)

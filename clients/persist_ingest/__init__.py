@@ -9,6 +9,7 @@ Source: design 003; sources.md; architecture.md section 7.
 
 from persist_ingest.items import adopt, create, drop, drop_export
 from persist_ingest.location import Location
+from persist_ingest.pipeline.altering import alter
 from persist_ingest.pipeline.anew.again import resnapshot
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.joining import add_export
@@ -34,6 +35,7 @@ __all__ = [
     "abandon",
     "add_export",
     "adopt",
+    "alter",
     "claims",
     "create",
     "drop",

@@ -15,7 +15,7 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.anew import joining
 from persist_ingest.pipeline.completing import completed, is_incomplete
-from persist_ingest.pipeline.named import DEFAULT, ROLE, Names, adopted, environment_of, item_of, taken_in
+from persist_ingest.pipeline.named import DEFAULT, ROLE, Names, adopted, environment_of, item_of, items_of, taken_in
 from persist_ingest.pipeline.records import Records, Source, SourceExists
 
 if TYPE_CHECKING:
@@ -123,24 +123,36 @@ def drop(
         return creation.drop(location, name, environment=environment, force=force, left=left)
 
 
-def drop_export(location: Location, name: str, export: str, *, environment: str = DEFAULT) -> Source:
-    """Have a source go on without an export, as ``pipeline.anew.joining.drop_export`` does.
+def drop_export(location: Location, name: str, export: str, *, environment: str = DEFAULT, role: str = ROLE) -> Source:
+    """Have a source go on without an export, as ``pipeline.anew.joining.drop_export`` does, its item first.
 
-    Raises InvalidArgument where it is an item of the environment, which views may be made of; and as that.
+    ``role``: in whose name. Broken off, it is to be repeated. Raises DependentObjects (views, holds and others need it:
+    drop them first), PrivilegeMissing, InvalidArgument (it is another environment's, too), where nothing happened; and
+    as that.
     """
     the_client = client(location.resolved())
     source = Records(the_client).source(name)
-    with environment_of(the_client, location, environment) as names:
+    with environment_of(the_client, location, environment, role=role) as names:
         shard = source.exports.get(export)
-        found = [each for each in names.items() if str(each.data) == shard] if names is not None else []
-        if found:
-            raise InvalidArgument(
-                "this export is an item of the environment, and an item of a source stays as long as that",
-                hint="drop the source, and create it again without this table (excludeTables)",
-                source=name,
-                item=str(found[0].name),
-            )
-        return joining.drop_export(location, name, export, environment=environment)
+        if names is None or shard is None or len(source.exports) == 1:
+            return joining.drop_export(location, name, export, environment=environment)
+        _check_no_other(the_client, shard, environment)
+        try:
+            _leave(names, shard)
+            after = joining.drop_export(location, name, export, environment=environment)
+        except InvalidArgument:
+            if item_of(names, source.remap) is not None:
+                adopted(the_client, names, Records(the_client).source(name))
+            raise
+        # Who ingested may have adopted it again between the two.
+        _leave(names, shard)
+        return after
+
+
+def _leave(names: Names, shard: str) -> None:
+    for each in items_of(names):
+        if str(each.data) == shard:
+            names.leave(str(each.name))
 
 
 def _check_same(records: Records, there: Source, type_name: str, options: Mapping[str, str], interval_ms: int) -> None:

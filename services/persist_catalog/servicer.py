@@ -307,8 +307,10 @@ class CatalogServicer(CatalogServiceServicer):
         statements = await self._runtime.offload(_statements_in, request) if large else _statements_in(request)
         token = Token.parse(request.token) if request.token else None
         it = await self._of(request)
+        # SUBTLE: also the first attempt that comes may come again, at a later leader: a network may deliver it twice.
+        repeated = request.repeated or token is not None
         outcome = await it.executing.execute(
-            statements, session, token, history_in(request), seen_in(request), repeated=request.repeated
+            statements, session, token, history_in(request), seen_in(request), repeated=repeated
         )
         self._telemetry.count("persist_catalog_statements_total", by=len(statements))
         return outcome_message(outcome)

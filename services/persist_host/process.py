@@ -11,12 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from persist.errors import InvalidArgument, InvalidUri, MissingExtra, PersistError, UnsafeConfiguration
 from persist.redaction import scrub
 from persist.typed import Work
-from persist_host.host import Host
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -27,7 +26,15 @@ SWITCH_SECONDS: Final = 0.0005
 """How long a thread that computes keeps the event loop waiting, a tenth of Python's default: the loop comes first."""
 
 
-def run_service(start: Callable[[], Awaitable[Host]]) -> int:
+class Stoppable(Protocol):
+    """What serves, and ends in order."""
+
+    async def stop(self) -> None:
+        """Leave in order."""
+        ...
+
+
+def run_service(start: Callable[[], Awaitable[Stoppable]]) -> int:
     """Start a host, serve until asked to stop, and return the exit code: 0, 1, 2 for an option that cannot be meant so,
     or 78 for a refused configuration."""
     try:
@@ -41,7 +48,7 @@ def run_service(start: Callable[[], Awaitable[Host]]) -> int:
     return 0
 
 
-async def _serve(start: Callable[[], Awaitable[Host]]) -> None:
+async def _serve(start: Callable[[], Awaitable[Stoppable]]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from persist import InvalidArgument, SchemaMismatch, TypeNotSupported
 from persist.arrow import ArrowArray, ArrowChunks, ArrowField
+from persist.arrow.exact import cast_exactly
 from pyspark_persist.naming import found
 
 Column = TypeVar("Column", ArrowArray, ArrowChunks)
@@ -158,16 +158,9 @@ def cast_column(column: Column, field: ArrowField) -> Column:
 
 def _cast(column: Column, kind: pa.DataType) -> Column:
     source = column.type
-    if pa.types.is_time64(source) and pa.types.is_time64(kind):
-        return column.cast(kind, safe=True)
-    if pa.types.is_decimal(source) and pa.types.is_unsigned_integer(kind):
-        # decimal -> uint64 loses nothing for whole numbers; the safe cast refuses the rest.
-        return pc.cast(column, kind, safe=True)  # type: ignore[no-any-return]  # kernels have no types
-    if pa.types.is_unsigned_integer(source) and pa.types.is_decimal(kind):
-        return pc.cast(column, kind, safe=True)  # type: ignore[no-any-return]  # kernels have no types
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(kind) and (source.tz is None) != (kind.tz is None):
         raise pa.ArrowInvalid("a timestamp with a zone and one without are different types")
-    return column.cast(kind, safe=True)
+    return cast_exactly(column, kind)
 
 
 def to_spark(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -6,5 +6,6 @@ same run, interleaved, on the same S3 server and the same Redis. A figure whose 
     stage.py     the servers that all suites share     rows.py     the data and its checksum
     floor/       floors: echo, group commit, encode    peers.py    deltalake and pyiceberg
     ours.py      persist as the benchmark uses it       suites/     one module per group of goals
+    lakes/       persist, Delta and Iceberg inside Spark
     outcome.py   checks, gates, verdicts               report.py   the table and the JSON
 """

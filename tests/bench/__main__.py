@@ -28,6 +28,9 @@ SUITES: dict[str, tuple[str, ...]] = {
     "bulk": ("P6",),
     "listening": ("P7",),
     "spark": ("P8",),
+    "tables": ("P8B",),
+    "changes": ("P8C",),
+    "lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7"),
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
     "catalog": ("P14",),
@@ -40,7 +43,13 @@ def main() -> int:
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 200)
     wanted = {goal.strip().upper() for goal in arguments.only.split(",") if goal.strip()}
-    plan = Plan(full=arguments.full, rounds=arguments.rounds, say=lambda text: console.print(f"[dim]{text}[/]"))
+    plan = Plan(
+        full=arguments.full,
+        rounds=arguments.rounds,
+        say=lambda text: console.print(f"[dim]{text}[/]"),
+        scale=arguments.scale,
+        wanted=frozenset(wanted),
+    )
     outcomes: dict[str, Outcome] = {}
     seconds: dict[str, float] = {}
     for name, goals in SUITES.items():
@@ -52,7 +61,7 @@ def main() -> int:
         console.print(f"[dim]{', '.join(goals)} took {seconds[name]:.0f} s[/]")
     report.show(console, outcomes)
     path = arguments.json or ROOT / "out" / f"bench-{datetime.date.today().isoformat()}.json"
-    report.write(path, report.as_json(outcomes, seconds, full=plan.full, rounds=plan.rounds))
+    report.write(path, report.as_json(outcomes, seconds, full=plan.full, rounds=plan.rounds, scale=plan.scale))
     console.print(f"[dim]{sum(seconds.values()):.0f} s; everything is in {path}[/]")
     return 1 if any(outcome.voided for outcome in outcomes.values()) else 0
 
@@ -79,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="goals, comma separated: P1,P3")
     parser.add_argument("--full", action="store_true", help="every size and every peer: up to an hour")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of every comparison (5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="smaller tables inside Spark, for a trial (1)")
     parser.add_argument("--json", type=Path, default=None, help="where the JSON goes (out/bench-DATE.json)")
     return parser.parse_args()
 

@@ -15,6 +15,18 @@ class Plan:
     full: bool
     rounds: int
     say: Callable[[str], None]
+    scale: float = 1.0
+    """Of the sizes that may be smaller for a trial: such figures are not those of the goals."""
+    wanted: frozenset[str] = frozenset()
+    """Goals that were asked for; none: all."""
+
+    def wants(self, goal: str) -> bool:
+        """Whether a goal of a suite is to be measured."""
+        return not self.wanted or goal in self.wanted
+
+    def size(self, rows: int) -> int:
+        """A size that a trial may make smaller."""
+        return max(1, int(rows * self.scale))
 
     def pick(self, quick: int, full: int) -> int:
         """A size by form."""

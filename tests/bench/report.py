@@ -48,13 +48,16 @@ def show(console: Console, outcomes: dict[str, Outcome]) -> None:
     console.print(", ".join(f"{verdicts.count(name)} {name}" for name in COLOURS if verdicts.count(name)))
 
 
-def as_json(outcomes: dict[str, Outcome], seconds: dict[str, float], *, full: bool, rounds: int) -> dict[str, Any]:
+def as_json(
+    outcomes: dict[str, Outcome], seconds: dict[str, float], *, full: bool, rounds: int, scale: float
+) -> dict[str, Any]:
     """Everything: checks, gates, raw figures, versions, host."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "full": full,
         "rounds": rounds,
+        "scale": scale,
         "host": host(),
         "versions": versions(),
         "checks": [_check(outcome, check) for outcome in outcomes.values() for check in outcome.checks],

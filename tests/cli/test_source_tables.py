@@ -47,6 +47,15 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
     assert wrong.code == 2
     assert "public.bad" in wrong.err
+    altered = persist("source", "alter", "shop", "-o", "onAltered=resnapshot", *here)
+    assert altered.code == 0, altered.err
+    (listed,) = persist("source", "list", "--json", *here).json["sources"]
+    assert listed["definition"]["takes_over"] is True
+    assert persist("sql", "create table t (id bigint)", *here).code == 0
+    assert persist("catalog", "adopt", "shop", *here).code == 0
+    assert persist("sql", "alter source shop set (onAltered = 'stall')", *here).code == 0
+    (listed,) = persist("source", "list", "--json", *here).json["sources"]
+    assert listed["definition"]["takes_over"] is False
     done = persist("source", "resnapshot", "shop", "public.bad", *here)
     assert done.code == 0, done.err
     assert run("run", "shop", "--steps", 1).code == 0

@@ -283,6 +283,10 @@ def test_sources_are_made_and_dropped_where_their_upstream_is_reached(persist: P
         ("drop source s", "persist.public.v"),
         ("set role = ann; create source u from loadgen (generator = counter)", "CREATE"),
         ("set role = ann; drop source s cascade", "ownership"),
+        ("set role = ann; alter source s set (onAltered = stall)", "ownership"),
+        ("alter source s set (rate = 7)", "created with"),
+        ("begin; alter source s set (rate = 7)", "by itself"),
+        ("alter source t set (rate = 7)", "source"),
     ):
         refused = persist("sql", *here, text)
         assert (refused.code, said in refused.err) == (2, True), (text, refused.err)

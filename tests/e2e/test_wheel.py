@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "persist", "persist_catalog", "persist_cli", "persist_compaction", "persist_host", "persist_ingest",
-    "persist_minter", "persist_shard", "pyspark_persist"
+    "persist_minter", "persist_shard", "persist_webhook", "pyspark_persist"
 )  # fmt: skip
 
 

@@ -1,6 +1,9 @@
 """Sources as items of an environment, with a PostgreSQL upstream: made once, read by name, dropped."""
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -221,15 +224,27 @@ def test_times_of_two_timelines_are_not_read_together(
     assert refused.value.reason == "MULTIPLE_TIMELINES"
 
 
-def test_an_export_that_is_an_item_stays_and_one_that_was_added_goes(
+def test_an_export_goes_with_its_item_unless_something_is_made_of_it(
     here: Location, names: Any, shop: Shop, upstream: dict[str, str]
 ) -> None:
     create(here, "shop", "postgres", upstream, interval_ms=1)
     shop.run("CREATE TABLE more (id int PRIMARY KEY)", "ALTER TABLE more REPLICA IDENTITY FULL")
-    add_export(here, "shop", "public.more")
-    with pytest.raises(InvalidArgument, match="item of the environment"):
-        drop_export(here, "shop", "public.orders")
+    grown = add_export(here, "shop", "public.more")
+    adopt(here, "shop")
+    assert items(names) == sorted([*NAMES, "persist.public.more"])
+    rows(here, "CREATE VIEW of_more AS SELECT id FROM more")
+    with pytest.raises(persist.UsageError) as refused:
+        drop_export(here, "shop", "public.more")
+    assert refused.value.reason == "DEPENDENT_OBJECTS"
+    assert Records(client(here)).source("shop").exports == grown.exports
+    rows(here, "DROP VIEW of_more")
     assert set(drop_export(here, "shop", "public.more").exports) == {"public.orders"}
+    assert items(names) == NAMES
+    assert client(here).inspect(grown.exports["public.more"])["is_tombstone"]
+    # It is the last one.
+    with pytest.raises(InvalidArgument, match="one export at least"):
+        drop_export(here, "shop", "public.orders")
+    adopt(here, "shop")
     assert items(names) == NAMES
 
 
@@ -245,6 +260,7 @@ def test_a_column_that_is_added_upstream_is_in_sql_and_what_was_made_before_keep
         shop.run("ALTER TABLE orders ADD COLUMN price int", "INSERT INTO orders VALUES (2, 'cup', 7)")
         pipeline.step()
         pipeline.step()
+        pipeline.names.wait()
         assert rows(here, "SET isolation = serializable; SELECT * FROM orders ORDER BY id") == [
             {"id": 1, "what": "tea", "price": None},
             {"id": 2, "what": "cup", "price": 7},
@@ -300,3 +316,43 @@ def test_to_adopt_it_again_brings_an_item_up_to_date(here: Location, names: Any,
         assert adopt(here, "shop") == "persist.public.shop"
         assert names.resolve("orders", strict=True).column_names == ("id", "what", "price")
         assert items(names) == NAMES
+
+
+LEADS = """
+import signal, sys
+from persist_ingest.location import Location, client
+the_client = client(Location(directory=sys.argv[1]))
+the_client.sql("CREATE TABLE led (id bigint PRIMARY KEY)")
+print("leads", flush=True)
+signal.pause()
+"""
+
+
+def test_no_step_waits_for_a_leader_that_stands_still(here: Location, shop: Shop, upstream: Any) -> None:
+    leader = subprocess.Popen([sys.executable, "-c", LEADS, str(here.directory)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == "leads\n"
+        source = create(here, "shop", "postgres", upstream, interval_ms=1)
+        with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+            pipeline.step()
+            pipeline.names.wait()
+            leader.send_signal(signal.SIGSTOP)
+            shop.run("ALTER TABLE orders ADD COLUMN price int", "INSERT INTO orders VALUES (2, 'cup', 7)")
+            while not pipeline.names.is_under_way:
+                pipeline.step()
+            for number in range(3, 7):
+                shop.run(f"INSERT INTO orders VALUES ({number}, 'pot', 7)")
+                pipeline.step()
+            # All of them while the first one's names were waited for.
+            assert pipeline.names.is_under_way
+            shard = source.exports["public.orders"]
+            reader = client(here).open_reader(shard)
+            there = reader.snapshot(client(here).recent_upper(shard).time - 1).to_arrow()
+            assert {row["id"] for row in there.to_pylist()} >= {2, 3, 4, 5}
+            leader.send_signal(signal.SIGCONT)
+            pipeline.names.wait()
+        assert "price" in rows(here, "SET isolation = serializable; SELECT * FROM orders")[0]
+    finally:
+        leader.kill()
+        leader.wait()

@@ -16,7 +16,9 @@ from machine.support import SETTINGS, empty_append, machine, memory_stores, new_
 from persist import aio
 from persist.client.client import Client
 from persist.client.shard.location import Location
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId, part_key
+from persist.core.shard.commands import Appended
 from persist.errors import CorruptData, Indeterminate, LocationReplaced, PersistError, UnsafeConfiguration
 from persist.machine import rounds
 from persist.machine.backup.beginning import Beginnings
@@ -247,52 +249,120 @@ async def emptied(uri: str) -> None:
 
 
 class Behind:
-    """A store whose place another one may take. What it answers is held back once, if that is asked for."""
+    """A store whose place another one may take. What it answers of a key is held back once, if that is asked for."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, key: str = "") -> None:
         self.store = store
+        self._key = key
         self.gate: asyncio.Event | None = None
         self.held = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def scan(self, *args: Any, **options: Any) -> Any:
-        found = await self.store.scan(*args, **options)
-        if self.gate is not None and len(found) > 1:
+    async def scan(self, key: str, *args: Any, **options: Any) -> Any:
+        found = await self.store.scan(key, *args, **options)
+        if len(found) > 1:
+            await self._late(key)
+        return found
+
+    async def compare_and_set(self, key: str, *args: Any, **options: Any) -> bool:
+        done = await self.store.compare_and_set(key, *args, **options)
+        await self._late(key)
+        return bool(done)
+
+    async def _late(self, key: str) -> None:
+        if self.gate is not None and key == self._key:
             gate, self.gate = self.gate, None
             self.held.set()
             await gate.wait()
-        return found
+
+
+class Restored:
+    """A machine whose stores are about to be replaced by a restored copy of a shard of theirs."""
+
+    def __init__(self, *, has_shard: bool = True) -> None:
+        (self._old_blob, self._old), (self._new_blob, self._new) = memory_stores(), memory_stores()
+        self.shard, self._blob = new_shard(), Behind(self._old_blob)
+        self._consensus = Behind(self._old, self.shard)
+        self._has_shard = has_shard
+        self._before = machine(*((self._old_blob, self._old) if has_shard else memory_stores()))
+        self.here = machine(self._blob, self._consensus)
+        self.applier = self.here._of(self.shard).applier
+
+    async def __aenter__(self) -> "Restored":
+        await self._before.open(self.shard, timeout=T)
+        for time in range(3):
+            await self._before.apply(self.shard, empty_append(time, time + 1), timeout=T)
+        state = await self._before._of(self.shard).applier.refresh(Deadline(system(), T))
+        beginnings = Beginnings(Store(self._new_blob, settings=OFTEN, runtime=system()), self._new)
+        await beginnings.prepare(state, bytes(16))
+        await beginnings.begin(self.shard, bytes(16))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for shards in (self._before, self.here):
+            await shards.close()
+
+    def held(self) -> asyncio.Event:
+        """From now on the next answer that changes what is known waits for this."""
+        gate = self._consensus.gate = asyncio.Event()
+        return gate
+
+    async def replaced(self) -> int:
+        """Once an answer of the old store is on its way: the incarnation that the machine finds in the new ones."""
+        await self._consensus.held.wait()
+        self._blob.store, self._consensus.store = self._new_blob, self._new
+        return await self.found()
+
+    async def found(self) -> int:
+        """The incarnation that a look finds."""
+        return (await self.here.open(self.shard, create=False, timeout=T)).incarnation
+
+    def known(self) -> int | None:
+        """The incarnation that is in memory."""
+        return None if self.applier.cached is None else self.applier.cached.incarnation
 
 
 async def test_a_load_that_stood_still_over_a_restore_does_not_replace_the_history_that_is_known_by_then(monkeypatch):
     monkeypatch.setattr(rounds, "ALONE_SECONDS", 0.0)
-    (old_blob, old), (new_blob, new) = memory_stores(), memory_stores()
-    shard, blob, consensus = new_shard(), Behind(old_blob), Behind(old)
-    before = machine(old_blob, old)
-    await before.open(shard, timeout=T)
-    for time in range(3):
-        await before.apply(shard, empty_append(time, time + 1), timeout=T)
-    state = await before._of(shard).applier.refresh(Deadline(system(), T))
-    beginnings = Beginnings(Store(new_blob, settings=OFTEN, runtime=system()), new)
-    await beginnings.prepare(state, bytes(16))
-    await beginnings.begin(shard, bytes(16))
-    here = machine(blob, consensus)
-    gate = consensus.gate = asyncio.Event()
-    slow = asyncio.ensure_future(here.open(shard, create=False, timeout=0.2))
-    await consensus.held.wait()
-    blob.store, consensus.store = new_blob, new
-    with pytest.raises(PersistError):
-        await slow
-    incarnation = (await here.open(shard, create=False, timeout=T)).incarnation
-    assert incarnation != state.incarnation
-    applier = here._of(shard).applier
-    gate.set()
-    while not applier.idle:
-        await asyncio.sleep(0.005)
-    assert applier.cached is not None
-    assert applier.cached.incarnation == incarnation
-    assert (await here.open(shard, create=False, timeout=T)).incarnation == incarnation
-    for shards in (before, here):
-        await shards.close()
+    async with Restored() as restored:
+        gate = restored.held()
+        slow = asyncio.ensure_future(restored.here.open(restored.shard, create=False, timeout=0.2))
+        await restored._consensus.held.wait()
+        with pytest.raises(PersistError):
+            await slow
+        incarnation = await restored.replaced()
+        assert incarnation
+        gate.set()
+        while not restored.applier.idle:
+            await asyncio.sleep(0.005)
+        assert restored.known() == incarnation == await restored.found()
+
+
+async def test_a_commit_that_is_answered_after_a_restore_does_not_bring_the_history_of_before_back() -> None:
+    async with Restored() as restored:
+        before = await restored.here.open(restored.shard, create=False, timeout=T)
+        gate = restored.held()
+        commit = asyncio.ensure_future(restored.here.apply(restored.shard, empty_append(3, 4), timeout=T))
+        incarnation = await restored.replaced()
+        assert incarnation != before.incarnation
+        gate.set()
+        # It was committed, to the history that the restore ended.
+        assert await commit == Appended(upper=Antichain.of(4), seqno=before.seqno + 1)
+        assert restored.known() == incarnation
+        # Nor is what it replaced taken for what a commit of the new history did.
+        released = restored.here._of(restored.shard).maintenance.collector.released
+        assert released.garbage(before.seqno, before.seqno + 1, incarnation) is None
+        assert restored.known() == await restored.found()
+
+
+async def test_a_shard_that_was_made_before_a_restore_does_not_replace_the_restored_one() -> None:
+    async with Restored(has_shard=False) as restored:
+        gate = restored.held()
+        made = asyncio.ensure_future(restored.here.open(restored.shard, timeout=T))
+        incarnation = await restored.replaced()
+        assert incarnation
+        gate.set()
+        await made
+        assert restored.known() == incarnation == await restored.found()

@@ -60,7 +60,7 @@ def command_lines() -> list[tuple[Fence, str]]:
 
 @pytest.mark.parametrize(("fence", "line"), command_lines(), ids=lambda value: str(value)[:60])
 def test_command_lines_name_commands_and_options_that_exist(fence: Fence, line: str) -> None:
-    words = [word for word in shlex.split(line.split(" > ")[0], comments=True) if word != "…"][1:]
+    words = [word for word in shlex.split(line.split(" > ")[0].removesuffix(" &"), comments=True) if word != "…"][1:]
     command: Any = typer.main.get_command(tree())
     while hasattr(command, "commands"):
         assert words, f"{fence}: {line} names no command"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import socket
@@ -39,12 +40,18 @@ class Balanced:
         return [_sum(await asyncio.to_thread(_read, f"http://{side}/metrics"), name) for side in self.sides]
 
 
+def installed(program: str) -> str:
+    """Where a balancer is. Skips where it is not installed; Debian has HAProxy where not every PATH leads."""
+    found = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
 @asynccontextmanager
 async def balanced(program: str, *stores: str, directory: Path, count: int = 3) -> AsyncIterator[Balanced]:
     """Skips where the balancer is not installed."""
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed")
+    found = installed(program)
     async with AsyncExitStack() as stack:
         sides = tuple(f"127.0.0.1:{free_port()}" for _ in range(count))
         servers = [

@@ -35,18 +35,19 @@ def names_in(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 @cache
 def signatures() -> list[tuple[str, set[str]]]:
     """Of every function, where it is and the names it holds. Not when this is imported, which every process does."""
-    return [
-        (f"{name(path)}:{node.lineno} {node.name}", names_in(node) - other_names(path))
-        for path in handwritten(*SOURCE_ROOTS)
-        for node in functions(tree(path))
-    ]
+    found = []
+    for path in handwritten(*SOURCE_ROOTS):
+        module = tree(path)
+        others = other_names(module)
+        found += [(f"{name(path)}:{node.lineno} {node.name}", names_in(node) - others) for node in functions(module)]
+    return found
 
 
-def other_names(path: Path) -> set[str]:
+def other_names(module: ast.Module) -> set[str]:
     """Classes of a module's own, or of others than ``persist.typed``, that are called as something there is."""
-    return {node.name for node in tree(path).body if isinstance(node, ast.ClassDef)} | {
+    return {node.name for node in module.body if isinstance(node, ast.ClassDef)} | {
         each.asname or each.name
-        for node in tree(path).body
+        for node in module.body
         if isinstance(node, ast.ImportFrom) and node.module not in ("persist.typed", "typing")
         for each in node.names
     }

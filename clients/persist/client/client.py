@@ -14,6 +14,7 @@ from persist.client.collections.late_items import LateItems
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
 from persist.client.shard.times import TimeLike
+from persist.client.table.in_doubt import TablesInDoubt
 from persist.client.table.opening import open_table
 from persist.client.table.table import Mode, Table
 from persist.client.table.transaction import TableTransaction, collecting, transact
@@ -64,6 +65,7 @@ class Client(ShardClient):
         self._environments: WeakSet[Environment] = WeakSet()
         self._sessions: dict[tuple[str, str], list[SqlSession]] = {}
         self._environments_read: dict[tuple[str, str], Environment] = {}
+        self._doubts = TablesInDoubt()
         location.claims = self._items = LateItems(self.access, location.settings.environment)
 
     async def oracle(
@@ -157,7 +159,7 @@ class Client(ShardClient):
     @property
     def access(self) -> Access:
         """What collections need of this client: for what is built on top of it."""
-        return Access(self, self.oracle, self.transaction_log, _kept_queries)
+        return Access(self, self.oracle, self.transaction_log, _kept_queries, self._doubts)
 
     async def environment(
         self,

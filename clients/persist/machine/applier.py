@@ -67,11 +67,6 @@ def standing(state: State) -> tuple[object, ...]:
     return state.upper, state.since, state.schemas, state.incarnation, state.format
 
 
-def _newer(state: State, known: State) -> bool:
-    """Whether it replaces the known state. Seqnos of two histories cannot be compared."""
-    return state.seqno > known.seqno or state.incarnation != known.incarnation
-
-
 class Applier:
     """The commit loop of one shard. One commit at a time; reads never wait for commits."""
 
@@ -91,7 +86,7 @@ class Applier:
         self.owner = owner
         self.compactor = compactor
         self.on_commit: Callable[[StateDiff], None] = lambda change: None
-        """Called after every commit of this process."""
+        """Called after every commit of this process, unless the history that it is of was replaced by then."""
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
@@ -100,6 +95,8 @@ class Applier:
         self._unforeseen = Unforeseen(runtime, counts)
         self._committing = asyncio.Lock()
         self._version: Version | None = None
+        self._histories = 0
+        """How many histories of the shard this process has known, one after the other."""
         self._moved = asyncio.Event()
         # Who asks again would load all of it again: a large state would never be there.
         # SUBTLE: by weak references, as are calls after commits. What is forgotten of a shard must go at once: servers
@@ -127,8 +124,9 @@ class Applier:
         """
         found = await (self._rounds.answer(deadline) if deadline.once else self._look(deadline))
         if found is None and create:
+            begun = self._histories
             found = await self._versions.initialise(self.shard, deadline)
-            self._install(found)
+            self._install(found, begun)
         if found is None:
             raise ShardNotFound("no such shard here", hint="check the id and the location", shard=self.shard)
         return found.state
@@ -137,20 +135,14 @@ class Applier:
         return self._version is None
 
     async def _look(self, deadline: Deadline) -> Version | None:
-        known = self._version
+        known, begun = self._version, self._histories
         if known is not None:
             found: Version | None = await self._versions.catch_up(known, deadline)
         else:
             found = await self._versions.load(self.shard, deadline)
-        # SUBTLE: one that began before a restore may end long after it, when the newer history is known. Which of two
-        # histories is the newer one shows only in what this look began from.
-        if found is not None and (self._version is known or not self._is_other(found)):
-            self._install(found)
+        if found is not None:
+            self._install(found, begun)
         return found
-
-    def _is_other(self, found: Version) -> bool:
-        """Whether it is of another history than what is known."""
-        return self._version is not None and self._version.state.incarnation != found.state.incarnation
 
     async def moved_past(self, state: State) -> None:
         """Return once this process knows a state of other frontiers or schemas, of another history, or without a
@@ -183,7 +175,7 @@ class Applier:
         backoff = self._attempts.backoff(deadline)
         while True:
             self._versions.gate.check()
-            base = self._newest()
+            base, begun = self._newest(), self._histories
             folded = self._fold(base.state, commands)
             if folded.successor is None:
                 # Computed from what may be a stale cache: it counts only if nothing happened since.
@@ -193,9 +185,9 @@ class Applier:
                 continue
             if await self._compare_and_set(base, folded.data, deadline):
                 checksum, head = crc32c(folded.data), folded.data[:HEAD_BYTES]
-                self._install(Version(state=folded.successor, diff_checksum=checksum, head=head))
                 assert folded.change is not None
-                self.on_commit(folded.change)
+                if self._install(Version(state=folded.successor, diff_checksum=checksum, head=head), begun):
+                    self.on_commit(folded.change)
                 return folded.outcomes
             self._counts.count(CONFLICTS)
             await self.refresh(deadline)
@@ -252,13 +244,25 @@ class Applier:
             gc_versions_max=self._settings.gc_versions_max,
         )
 
-    def _install(self, version: Version) -> None:
-        if self._version is not None and not _newer(version.state, self._version.state):
-            return
-        known, self._version = self._version, version
+    def _install(self, version: Version, begun: int) -> bool:
+        """Know this version, unless a newer one is known; whether it is of the history that is known then.
+
+        ``begun``: what ``_histories`` was when that was asked for which this is the answer to.
+        """
+        known = self._version
+        is_other = known is None or version.state.incarnation != known.state.incarnation
+        # SUBTLE: what began before a restore may end long after it, when the newer history is known. Seqnos of two
+        # histories cannot be compared: which is the newer one shows only in what was known when this began.
+        if is_other and begun != self._histories:
+            return False
+        if known is not None and not is_other and version.seqno <= known.seqno:
+            return True
+        self._histories += is_other
+        self._version = version
         if known is None or _stirs(version.state, known.state):
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
+        return True
 
     async def _compare_and_set(self, base: Version, data: bytes, deadline: Deadline) -> bool:
         """Whether ``data`` was committed after ``base``, for ever. Raises LocationError when that stays unknown.

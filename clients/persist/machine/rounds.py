@@ -2,7 +2,9 @@
 
 Who asks while an answer is under way waits for the next one: what was begun before shows what was true before. An
 answer that takes longer than its callers wait is got all the same where the next one would begin where it began. But
-it may also stand still, in a connection that fell silent to a store that is well: another one is asked beside it then.
+it may also stand still, in a connection that fell silent to a store that is well: another one is asked beside it then,
+and outlives its callers, too. Neither is given up for the other: which of them moves, nothing here shows. Where both
+stand still the next one waits for the first of them to fail: each call of theirs to a store has a time of its own.
 """
 
 import asyncio
@@ -22,6 +24,9 @@ LASTING_SECONDS: Final = 600.0
 
 ALONE_SECONDS: Final = 5.0
 """How long after its callers have gone an answer that lasts is the only one that is asked."""
+
+LEFT_MAX: Final = 2
+"""Answers that last, under way without callers: each may hold a large state."""
 
 
 class _Round(Generic[T]):
@@ -46,15 +51,17 @@ class Rounds(Generic[T]):
         self._runtime = runtime
         self._tasks = Tasks()
         self._asking: asyncio.Task[T] | None = None
-        self._left: asyncio.Task[T] | None = None
-        """An answer that lasts and whose callers have gone; another one is asked beside it, and no more."""
-        self._left_at = 0.0
+        """The answer under way that has callers."""
+        self._left: dict[asyncio.Task[T], float] = {}
+        """Answers that last and whose callers have gone, and when they had."""
         self._next: _Round[T] | None = None
+        self._moved: asyncio.Future[None] | None = None
+        """What the next one waits for."""
 
     @property
     def idle(self) -> bool:
         """Nothing is asked."""
-        return self._asking is None and self._left is None and self._next is None
+        return self._asking is None and not self._left and self._next is None
 
     async def close(self) -> None:
         """Ask nothing any more."""
@@ -89,9 +96,11 @@ class Rounds(Generic[T]):
             if not round_.members:
                 if self._next is round_:
                     self._next = None
-                if self._asking is round_.task and self._left is None and self._lasts():
+                if self._asking is round_.task and len(self._left) < LEFT_MAX and self._lasts():
                     forsake(round_.task)  # who comes next asks by itself, and meets a failure of its own
-                    self._left, self._left_at = round_.task, self._runtime.monotonic()
+                    self._asking, self._left[round_.task] = None, self._runtime.monotonic()
+                    # SUBTLE: who waits for it may never end, as long as others join.
+                    self._move()
                 elif not round_.task.done():
                     await ended(round_.task)
 
@@ -104,14 +113,11 @@ class Rounds(Generic[T]):
 
     async def _run(self) -> T:
         me = asyncio.current_task()
-        while (before := self._asking) is not None:
-            alone = self._left_at + ALONE_SECONDS - self._runtime.monotonic()
-            if before is not self._left:
-                await asyncio.wait({before})
-            elif not self._lasts() or alone <= 0:
-                break
-            else:
-                await asyncio.wait({before}, timeout=alone)
+        assert me is not None
+        while (seconds := self._waits()) != 0.0:
+            if self._moved is None:
+                self._moved = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._moved}, timeout=seconds)
         self._asking = me
         round_, self._next = self._next, None
         try:
@@ -120,5 +126,21 @@ class Rounds(Generic[T]):
         finally:
             if self._asking is me:
                 self._asking = None
-            if self._left is me:
-                self._left = None
+            self._left.pop(me, None)
+            self._move()
+
+    def _waits(self) -> float | None:
+        """How long the next answer is not begun; None: until one that is under way ends, or its callers leave it."""
+        if self._asking is not None:
+            return None
+        if not self._left or not self._lasts():
+            return 0.0
+        if len(self._left) == LEFT_MAX:
+            return None
+        return max(0.0, max(self._left.values()) + ALONE_SECONDS - self._runtime.monotonic())
+
+    def _move(self) -> None:
+        """Have who waits look again."""
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved.set_result(None)

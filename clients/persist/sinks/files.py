@@ -7,31 +7,31 @@ import fcntl
 import json
 import os
 import weakref
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from persist.client.collections.plain import rows_of
-from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history, of_earlier_release
+from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history
 from persist.errors import Determinate, Indeterminate, InvalidArgument
+from persist.sinks.manifest import VERSION, WHOLE, FolderState, Manifest, durable
 from persist.sinks.sql import shape
-from persist.typed import Record
 
-MANIFEST: Final = "manifest.json"
+T = TypeVar("T")
+
 LOCK: Final = "lock"
-VERSION: Final = 1
 
 Format = Literal["parquet", "jsonl"]
 
 
 class FilesSink:
-    """Adds files of updates to ``folder``, as Parquet or JSON lines; ``manifest.json`` names those that count.
+    """Adds files of updates to ``folder``, as Parquet or JSON lines; its manifest names those that count: ``files``.
 
-    A file is whole and durable before the manifest, which is replaced at once, names it and says the position. One
-    process at a time: who writes holds ``lock``. Other files of the folder are left alone, unless they are named alike.
+    A file is whole and durable before a line of the manifest names it and says the position. One process at a time: who
+    writes holds ``lock``. Other files of the folder are left alone, unless they are named alike.
     """
 
     def __init__(self, folder: str | os.PathLike[str], format: Format = "parquet") -> None:
@@ -41,44 +41,53 @@ class FilesSink:
         self._folder = Path(folder)
         self._format = format
         self._lock: int | None = None
+        self._manifest = Manifest(self._folder)
+        self._kept: FolderState | None = None
 
     def begin(self, key: str, history: int, schema: pa.Schema) -> int | None:
         with_error(self._own)
-        mine = {"version": VERSION, "cursor": key, "history": history, "columns": shape(schema)}
-        manifest = self._manifest()
-        if manifest.get("version", VERSION) == VERSION and manifest.get("position") is None:
+        self._kept, columns = None, shape(schema)
+        kept = with_error(self._manifest.read)
+        if kept is None or (kept.version in (WHOLE, VERSION) and kept.position is None):
             # Nothing was written, for whomever it was begun.
-            manifest = {**mine, "position": None, "files": []}
-            with_error(lambda: self._replace(manifest))
-        for name in ("version", "cursor", "columns"):
-            if manifest[name] != mine[name]:
+            number = 0 if kept is None else kept.number
+            kept = FolderState(VERSION, key, history, columns, number=number)
+        for name, found, mine in (
+            ("version", kept.version in (WHOLE, VERSION), True),
+            ("cursor", kept.cursor, key),
+            ("columns", kept.columns, columns),
+        ):
+            if found != mine:
                 raise InvalidArgument(
                     f"this folder has updates of another {name}", hint="name another folder", folder=self._folder
                 )
-        if manifest["history"] != history:
+        if kept.history != history:
             raise of_another_history(key)
-        with_error(lambda: self._tidy({each["name"] for each in manifest["files"]}))
-        position: int | None = manifest["position"]
-        return position
+        begun = kept
+        with_error(lambda: self._manifest.begin(begun))
+        with_error(lambda: self._tidy(begun))
+        self._kept = begun
+        return begun.position
 
     def write(self, key: str, history: int, updates: pa.Table, before: int | None, position: int) -> None:
         if self._lock is None:
             raise InvalidArgument("this sink was not begun, or is closed", hint="begin it", folder=self._folder)
-        manifest = self._manifest()
-        begun = (manifest.get("cursor"), manifest.get("history")) == (key, history)
-        if not begun or manifest["position"] != before:
-            raise moved(key, manifest["position"] if begun else None, before)
-        if updates.num_rows:
-            name = f"updates-{position:020d}.{self._format}"
+        # After an error only the folder knows what is there.
+        kept, self._kept = self._kept or with_error(self._again), None
+        begun = kept is not None and (kept.cursor, kept.history) == (key, history)
+        if kept is None or not begun or kept.position != before:
+            self._kept = kept
+            raise moved(key, kept.position if kept is not None and begun else None, before)
+        name = f"updates-{position:020d}.{self._format}" if updates.num_rows else ""
+        if name:
             with_error(lambda: self._put(updates, name))
-            told = {"name": name, "before": before, "position": position, "rows": updates.num_rows}
-            manifest["files"].append(told)
-        manifest["position"] = position
-        with_error(lambda: self._replace(manifest))
+        with_error(lambda: self._manifest.append(kept, position, name, before, updates.num_rows))
+        self._kept = kept
 
     def files(self) -> list[Path]:
         """The files that count, in the order of their times."""
-        return [self._folder / each["name"] for each in self._manifest().get("files", [])]
+        kept = with_error(self._manifest.read)
+        return [] if kept is None else [self._folder / each["name"] for each in self._manifest.files(kept)]
 
     def close(self) -> None:
         if self._lock is not None:
@@ -102,50 +111,35 @@ class FilesSink:
         # One that was never closed keeps no other out.
         self._release = weakref.finalize(self, os.close, lock)
 
-    def _tidy(self, counts: Set[str]) -> None:
+    def _again(self) -> FolderState | None:
+        kept = self._manifest.read()
+        if kept is not None and kept.version in (WHOLE, VERSION):
+            self._manifest.begin(kept)
+        return kept
+
+    def _tidy(self, kept: FolderState) -> None:
         """Take away what processes left that died before the manifest named it."""
+        counts = {each["name"] for each in self._manifest.files(kept)}
         for path in self._folder.iterdir():
             name = path.name
             if (name.startswith("updates-") and name not in counts) or (name.startswith(".") and name.endswith(".new")):
                 path.unlink(missing_ok=True)
-
-    def _manifest(self) -> Record:
-        try:
-            found: Record = json.loads((self._folder / MANIFEST).read_text())
-        except FileNotFoundError:
-            return {}
-        if "history" not in found:
-            found["cursor"], found["history"] = of_earlier_release(found["cursor"]) or (found["cursor"], 0)
-        return found
+        for path in list(self._manifest.unnamed(kept)):
+            path.unlink(missing_ok=True)
 
     def _put(self, updates: pa.Table, name: str) -> None:
         """A whole file. One of the same name is what a process left that died before the manifest named it."""
         if self._format == "parquet":
-            self._durable(name, lambda path: pq.write_table(updates, path))
+            durable(self._folder, name, lambda path: pq.write_table(updates, path))
         else:
             lines = "".join(json.dumps(row, default=_text) + "\n" for row in rows_of(updates))
-            self._durable(name, lambda path: path.write_text(lines))
-
-    def _replace(self, manifest: Record) -> None:
-        self._durable(MANIFEST, lambda path: path.write_text(json.dumps(manifest, indent=1)))
-
-    def _durable(self, name: str, write: Callable[[Path], object]) -> None:
-        fresh = self._folder / f".{name}.new"
-        write(fresh)
-        for path in (fresh, self._folder):
-            if path is self._folder:
-                os.replace(fresh, self._folder / name)
-            opened = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            durable(self._folder, name, lambda path: path.write_text(lines))
 
 
-def with_error(work: Callable[[], None]) -> None:
-    """Do it; what the operating system refuses is a LocationError."""
+def with_error(work: Callable[[], T]) -> T:
+    """What it returns; what the operating system refuses is a LocationError."""
     try:
-        work()
+        return work()
     except PermissionError as error:
         raise Determinate(str(error), hint="check who may write there") from error
     except OSError as error:

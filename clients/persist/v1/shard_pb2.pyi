@@ -597,6 +597,7 @@ class Transaction(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     NEW_SINCE_FIELD_NUMBER: _builtins.int
+    LOG_COPY_FIELD_NUMBER: _builtins.int
     app_id: _builtins.str
     """app_id names the application."""
     version: _builtins.int
@@ -610,6 +611,11 @@ class Transaction(_message.Message):
     """new_since is what CannotTell named when it said that the application may be forgotten: the caller has made sure that
     it had committed nothing. 0: not given.
     """
+    log_copy: _builtins.bool
+    """log_copy: no application, but how far a log was copied into this shard, a table of it: app_id is "persist.wal:" and
+    the log's shard id, version the upper that the append reaches. Other names are refused with it, and such ones
+    without it.
+    """
     def __init__(
         self,
         *,
@@ -617,10 +623,11 @@ class Transaction(_message.Message):
         version: _builtins.int = ...,
         owner: _builtins.str = ...,
         new_since: _builtins.int = ...,
+        log_copy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "new_since", b"new_since", "owner", b"owner", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "log_copy", b"log_copy", "new_since", b"new_since", "owner", b"owner", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -239,7 +239,13 @@ def _parsed(parse: Callable[[AnyValue], AnyValue]) -> _Decode:
 def _set_transaction(message: AnyMessage, name: str, value: c.Transaction | None) -> None:
     if value is not None:
         getattr(message, name).CopyFrom(
-            pb.Transaction(app_id=value.app_id, version=value.version, owner=value.owner, new_since=value.new_since)
+            pb.Transaction(
+                app_id=value.app_id,
+                version=value.version,
+                owner=value.owner,
+                new_since=value.new_since,
+                log_copy=isinstance(value, c.LogCopy),
+            )
         )
 
 
@@ -247,7 +253,8 @@ def _transaction(message: AnyMessage, name: str) -> c.Transaction | None:
     if not message.HasField(name):
         return None
     found = getattr(message, name)
-    return c.Transaction(app_id=found.app_id, version=found.version, owner=found.owner, new_since=found.new_since)
+    kind = c.LogCopy if found.log_copy else c.Transaction
+    return kind(app_id=found.app_id, version=found.version, owner=found.owner, new_since=found.new_since)
 
 
 def _set_call(message: AnyMessage, name: str, value: c.Call | None) -> None:

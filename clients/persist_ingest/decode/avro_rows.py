@@ -104,7 +104,8 @@ def avro_fields(schema: str) -> pa.Schema:
         raise InvalidArgument("this is no Avro schema", hint="give its JSON text", cause=cause) from cause
     if not isinstance(declared, dict) or declared.get("type") != "record" or not declared.get("fields"):
         raise InvalidArgument("the Avro schema must be of a record with fields", got=schema[:80])
-    return pa.schema([_field(each["name"], each["type"], {}) for each in declared["fields"]])
+    named: dict[str, pa.DataType] = {}
+    return pa.schema([_field(each["name"], each["type"], named) for each in declared["fields"]])
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persist.arrow import ArrowArray
+from persist.arrow.exact import cast_exactly
 
 ERROR_CHARS_MAX: Final = 500
 
@@ -95,13 +96,13 @@ def _cast(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
         column = column if pa.types.is_binary(kind) else pc.cast(column, pa.string())
     if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
         return _moments(column, kind)
-    return pc.cast(column, kind)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return cast_exactly(column, kind)
 
 
 def _moments(texts: ArrowArray, kind: pa.DataType) -> ArrowArray:
     """Timestamps with a zone from texts: those that name no zone are in UTC."""
     zoned = pc.match_substring_regex(texts, r"[Zz]$|[T ].*[+-]\d\d(:?\d\d)?$")
-    return pc.cast(pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")), kind)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return cast_exactly(pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")), kind)
 
 
 def _sound(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:

@@ -3,16 +3,20 @@
 Source: sources.md section 3, decode.
 """
 
+import decimal
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from persist.arrow import ArrowArray, ArrowChunks
+from persist.arrow.exact import DIGITS, holds_decimals
 from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
 _ORDINAL: Final = "persist.ordinal"
@@ -33,11 +37,14 @@ class JsonDecoder:
         # SUBTLE: Arrow's parser ends the process when its input begins with null, hence this comes before it.
         if not all(payload.startswith(b"{") for payload in stripped):
             raise Undecodable("this is not a JSON object" if len(stripped) > 1 or stripped[0] else "this is empty")
-        if len(stripped) == 1:
-            return converted(self._columns(stripped[0], self._read_as), self.fields)
-        return self._parse_many(stripped)
+        columns = self._one(stripped[0]) if len(stripped) == 1 else self._many(stripped)
+        _check_numbers(stripped, columns, self.fields)
+        return converted(columns, self.fields)
 
-    def _parse_many(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
+    def _one(self, payload: bytes) -> list[ArrowArray]:
+        return self._columns(payload, self._read_as)
+
+    def _many(self, payloads: Sequence[bytes]) -> list[ArrowArray]:
         # SUBTLE: objects could begin in one payload and end in the next, and another payload hold two, so that the
         # count is right and the rows are not. Each object gets its number as a field: then every row must show it.
         numbered = b"\n".join(b'{"%s":%d,%s' % (_NAME, at, each[1:]) for at, each in enumerate(payloads))
@@ -45,7 +52,7 @@ class JsonDecoder:
         ordinals, *columns = self._columns(numbered, wanted)
         if not np.array_equal(ordinals.fill_null(-1).to_numpy(zero_copy_only=False), np.arange(len(payloads))):
             raise Undecodable("these are not one object each")
-        return converted(columns, self.fields)
+        return columns
 
     def _columns(self, text: bytes, wanted: pa.Schema) -> list[ArrowArray]:
         table = pyarrow.json.read_json(
@@ -57,12 +64,47 @@ class JsonDecoder:
 
     @property
     def _read_as(self) -> pa.Schema:
-        """Arrow reads no dates from JSON, and zones only partly: those are texts at first."""
-        textual = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time)
-        kinds = [pa.string() if any(is_(field.type) for is_ in textual) else field.type for field in self.fields]
-        return pa.schema([pa.field(field.name, kind) for field, kind in zip(self.fields, kinds, strict=True)])
+        """Arrow reads no dates from JSON, and zones only partly: those are texts at first. Decimals have more digits:
+        Arrow makes other numbers of those that do not fit.
+        """
+        return pa.schema([pa.field(field.name, _read_as(field.type)) for field in self.fields])
 
 
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return pa.string()
+    return pa.decimal256(DIGITS[256], kind.scale) if pa.types.is_decimal(kind) else kind
+
+
+def _check_numbers(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fields: pa.Schema) -> None:
+    """Raise Undecodable where Arrow read another number than is written: too large for a float, or, for a decimal, with
+    an exponent or very many digits. Those are read once more, one by one.
+    """
+    if any(pa.types.is_floating(each.type) and pc.any(pc.is_inf(each)).as_py() for each in columns):
+        raise Undecodable("a number is out of range")
+    if not any(holds_decimals(each.type) for each in fields):
+        return
+    for at in pc.indices_nonzero(pc.match_substring_regex(pa.array(payloads, pa.binary()), _ODD_NUMBER)).to_pylist():
+        try:
+            said = json.loads(payloads[at], parse_float=str, parse_int=str)
+        except ValueError as error:
+            raise Undecodable(str(error)) from error
+        for field, column in zip(fields, columns, strict=True):
+            _check_number(said.get(field.name), column[at].as_py())
+
+
+def _check_number(said: object, found: object) -> None:
+    if isinstance(found, dict) and isinstance(said, dict):
+        for name, value in found.items():
+            _check_number(said.get(name), value)
+    elif isinstance(found, list) and isinstance(said, list):
+        for one, other in zip(said, found, strict=True):
+            _check_number(one, other)
+    elif isinstance(found, decimal.Decimal) and decimal.Decimal(str(said)) != found:
+        raise Undecodable(f"{str(said)[:60]} does not fit a decimal")
+
+
+_ODD_NUMBER: Final = r'[:,\[]\s*"?[+-]?[0-9.]*([eE][+-]?[0-9]+|[0-9.]{36,})"?\s*[,}\]]'
 _NAME: Final = _ORDINAL.encode()
 
 

@@ -6,6 +6,7 @@ and exports, its item gets after it: the shard first, then the name. Source: col
 
 import contextlib
 import logging
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,7 +25,11 @@ DEFAULT: Final = "default"
 ROLE: Final = "persist"
 NONE_KNOWN: Final[Mapping[str, Schema]] = {}
 AGAIN_SECONDS: Final = 30.0
-"""After a failure to bring an environment up to date with a source."""
+"""From the end of a failure to bring an environment up to date with a source."""
+TIMEOUT_SECONDS: Final = 10.0
+"""For the statement that does it."""
+CLOSE_SECONDS: Final = 10.0
+"""That the end of a pipeline waits for it."""
 
 
 class Item(Protocol):
@@ -50,7 +55,7 @@ class Names(Protocol):
     """What is asked of an environment."""
 
     def items(self, kind: "ObjectType | None" = None) -> "Sequence[Item]": ...
-    def execute(self, *statements: "CreateSource") -> "Sequence[Named]": ...
+    def execute(self, *statements: "CreateSource", timeout: float | None = None) -> "Sequence[Named]": ...
     def leave(self, name: str, *, cascade: bool = False) -> object: ...
     def exists(self) -> bool: ...
 
@@ -93,7 +98,12 @@ def statement_of(
 
 
 def adopted(
-    the_client: "persist.Client", names: Names, source: Source, schemas: Mapping[str, Schema] = NONE_KNOWN
+    the_client: "persist.Client",
+    names: Names,
+    source: Source,
+    schemas: Mapping[str, Schema] = NONE_KNOWN,
+    *,
+    timeout: float | None = None,
 ) -> str:
     """The full name of a source's item, which is made, or gets what it lacks: exports, and columns of exports.
 
@@ -104,7 +114,7 @@ def adopted(
     if there is not None and not _lacks(names, statement):
         return str(there.name)
     try:
-        (done,) = names.execute(statement)
+        (done,) = names.execute(statement, timeout=timeout)
     except InvalidArgument:
         # Another process was faster, whose item has these shards.
         there = item_of(names, source.remap)
@@ -125,31 +135,65 @@ def _lacks(names: Names, statement: "CreateSource") -> bool:
 
 
 class Following:
-    """Has the item of a source that is ingested follow what that gets. Where there is none, or no environment, none is
-    made."""
+    """Has the item of a source that is ingested follow what that gets, in a thread: who leads may not answer, and no
+    step waits for it. Where there is none, or no environment, none is made. Close it.
+    """
 
     def __init__(self, location: Location, environment: str = DEFAULT) -> None:
         self._location, self._environment = location, environment
         self._told: Mapping[str, Schema] = {}
+        self._wanted: tuple[Source, Mapping[str, Schema]] | None = None
         self._again_at = float("-inf")
+        self._thread: threading.Thread | None = None
 
     def look(self, source: Source, schemas: Mapping[str, Schema]) -> None:
-        """After each step, with the schemas of the exports that run: does something where these are other ones.
+        """After each step, with the schemas of the exports that run: begins something where these are other ones.
 
         A few RPCs then, and a statement to the environment's leader, or as that. Raises nothing: who ingests goes on,
         and it is tried again.
         """
-        now = system().monotonic()
-        if now < self._again_at or schemas == self._told:
-            return
+        self._wanted = (source, schemas)
+        self._begin()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until what is under way is done, or for so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def close(self) -> None:
+        """Have it follow what came last, unless who leads does not answer."""
+        ends = system().monotonic() + CLOSE_SECONDS
+        while self._begin() or self.is_under_way:
+            self.wait(max(ends - system().monotonic(), 0))
+            if self.is_under_way:
+                return
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the environment is being asked, or waited for."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin(self) -> bool:
+        """Whether it began with what there is to be done: nothing where that is under way, or failed a moment ago."""
+        wanted = self._wanted
+        if wanted is None or wanted[1] == self._told or self.is_under_way or system().monotonic() < self._again_at:
+            return False
+        self._thread = threading.Thread(
+            target=self._follow, args=wanted, name=f"names of {wanted[0].name}", daemon=True
+        )
+        self._thread.start()
+        return True
+
+    def _follow(self, source: Source, schemas: Mapping[str, Schema]) -> None:
         try:
             the_client = client(self._location)
             with environment_of(the_client, self._location, self._environment) as names:
                 if names is not None and item_of(names, source.remap) is not None:
-                    adopted(the_client, names, source, schemas)
+                    adopted(the_client, names, source, schemas, timeout=TIMEOUT_SECONDS)
             self._told = schemas
         except Exception as untold:
-            self._again_at = now + AGAIN_SECONDS
+            # From here on: an attempt may take as long as the pause.
+            self._again_at = system().monotonic() + AGAIN_SECONDS
             _log.warning("names of source %s are not up to date, and are tried again: %s", source.name, untold)
 
 

@@ -65,7 +65,7 @@ from persist_ingest.sources.port import (
     SourceReader,
     is_apart,
 )
-from persist_ingest.sources.registry import source_type
+from persist_ingest.sources.registry import pulled_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,8 +140,8 @@ class Pipeline:
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
         self.figures = Figures(self.source)
         self._minter = self._client.minter(self.options.minter)
-        self._names = Following(self._location)
-        self._type = source_type(self.source.type)
+        self.names = Following(self._location)
+        self._type = pulled_type(self.source.type, name)
         self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
         self._hold: SourceFrontier | None = None
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
@@ -231,7 +231,7 @@ class Pipeline:
             trace = self._bind(reader)
             step = self._carried(reader, trace)
         self._record(reader)
-        self._names.look(self.source, {name: writer.schema for name, writer in self._writers.items()})
+        self.names.look(self.source, {name: writer.schema for name, writer in self._writers.items()})
         self._let_go(reader, trace)
         step = dataclasses.replace(step, seconds=self._runtime.monotonic() - begun)
         self.figures.stepped(step, self._uppers)
@@ -246,6 +246,7 @@ class Pipeline:
             except Exception as untold:
                 _log.warning("source %s keeps the status of an ingester that ended: %s", self.source.name, untold)
         self.watch.close()
+        self.names.close()
         for shard in self.source.exports.values():
             let_go(contents_of(self._location, self.source, shard))
         if self._reader is not None:
@@ -596,5 +597,4 @@ class Pipeline:
 
 
 def _time(upper: Antichain) -> int:
-    time = upper.time
-    return persist.sources.OFFSET_MAX if time is None else int(time)
+    return persist.sources.OFFSET_MAX if upper.time is None else int(upper.time)

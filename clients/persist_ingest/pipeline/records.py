@@ -7,6 +7,7 @@ Source: sources.md section 1 (store the identity of the upstream in the source's
 import contextlib
 import difflib
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
@@ -133,6 +134,32 @@ class Tombstone:
     version: int = VERSION
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """The records just before ``upper``, as text by kind and name, of the shard that ``place`` identifies.
+
+    What was before an upper changes no more, and a restore begins another place: so they are right for as long as the
+    shard is there and its upper is this one.
+    """
+
+    place: str
+    upper: int
+    texts: Mapping[tuple[str, str], str]
+
+    def of(self, kind: str) -> dict[str, str]:
+        """Those of a kind, by name."""
+        return {name: text for (each, name), text in self.texts.items() if each == kind}
+
+    def after(self, kind: str, name: str, text: str | None) -> "_Recorded":
+        """What they are once that record was appended at ``upper``."""
+        texts = {key: each for key, each in self.texts.items() if key != (kind, name)}
+        return _Recorded(self.place, self.upper + 1, texts if text is None else {**texts, (kind, name): text})
+
+
+_seen: "weakref.WeakKeyDictionary[persist.Client, _Recorded]" = weakref.WeakKeyDictionary()
+"""What each client saw last: most looks are at what did not change, and reading it takes two commands to the shard."""
+
+
 class Records:
     """The records of one location. Blocking; any number of processes may use them at once."""
 
@@ -223,26 +250,44 @@ class Records:
                 self.tell(name, other, None)
 
     def _read(self, kind: str) -> dict[str, Record]:
-        return self._now(kind)[1]
+        found = self._now()
+        return {} if found is None else {name: json.loads(text) for name, text in found.of(kind).items()}
 
-    def _now(self, kind: str) -> tuple[int, dict[str, Record]]:
-        """The upper, and the records of a kind just before it.
+    def _now(self) -> _Recorded | None:
+        """What is recorded now; None: nothing was yet."""
+        try:
+            return self._seen() or self._looked()
+        except ShardNotFound:
+            return None
+
+    def _seen(self) -> _Recorded | None:
+        """What this client saw last, if nothing has changed since. Raises ShardNotFound."""
+        seen = _seen.get(self._client)
+        if seen is None or self._client.place(RECORDS) != seen.place or self._upper() != seen.upper:
+            return None
+        # SUBTLE: the upper is that of this place only if it is the place before and after.
+        return seen if self._client.place(RECORDS) == seen.place else None
+
+    def _looked(self) -> _Recorded:
+        """What the shard holds. Raises ShardNotFound.
 
         SUBTLE: the reader comes first. It holds the since where that is, at the last change or before, so however far
         others move upper and since meanwhile, what is just before an upper asked for later is readable.
         """
-        try:
-            reader = self._client.open_reader(RECORDS, purpose="records of sources")
-        except ShardNotFound:
-            return 0, {}
-        with reader:
-            upper = self._client.recent_upper(RECORDS).time
-            if upper is None:
-                raise InvalidArgument(
-                    "the records of sources are closed", hint="their shard was finalized", shard=RECORDS
-                )
+        place = self._client.place(RECORDS)
+        with self._client.open_reader(RECORDS, purpose="records of sources") as reader:
+            upper = self._upper()
             rows = reader.snapshot(upper - 1).to_pylist() if upper else []
-        return upper, {row["name"]: json.loads(row["record"]) for row in rows if row["kind"] == kind}
+        found = _Recorded(place, upper, {(row["kind"], row["name"]): row["record"] for row in rows})
+        if self._client.place(RECORDS) == place:
+            _seen[self._client] = found
+        return found
+
+    def _upper(self) -> int:
+        upper = self._client.recent_upper(RECORDS).time
+        if upper is None:
+            raise InvalidArgument("the records of sources are closed", hint="their shard was finalized", shard=RECORDS)
+        return int(upper)
 
     def change(self, kind: str, name: str, place: Place) -> Fields | None:
         """Replace one record by what ``place`` makes of the present one, which may be asked several times; the result.
@@ -252,14 +297,18 @@ class Records:
         writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
         since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
         for _ in range(_ATTEMPTS):
-            at, records = self._now(kind)
-            before = records.get(name)
+            now = self._now()
+            at = 0 if now is None else now.upper
+            old = None if now is None else now.texts.get((kind, name))
+            before = None if old is None else json.loads(old)
             after = place(before)
             if after == before:
                 return after
-            updates = [_update(kind, name, before, at, -1)] if before is not None else []
-            updates += [_update(kind, name, after, at, 1)] if after is not None else []
+            new = None if after is None else json.dumps(after, sort_keys=True)
+            updates = [_update(kind, name, text, at, diff) for text, diff in ((old, -1), (new, 1)) if text is not None]
             if _appended(writer, updates, at):
+                if now is not None and _seen.get(self._client) is now:
+                    _seen[self._client] = now.after(kind, name, new)
                 # It happened: what only releases history must not make it look as if it had not.
                 with contextlib.suppress(PersistError):
                     since.compare_and_downgrade(since.opaque, [at])
@@ -287,8 +336,8 @@ def _some(names: list[str]) -> str:
     return (", ".join(names[:_SHOWN]) or "none yet") + more
 
 
-def _update(kind: str, name: str, record: Fields, ts: int, diff: int) -> Any:
-    return (({"kind": kind, "name": name}, {"record": json.dumps(record, sort_keys=True)}), ts, diff)
+def _update(kind: str, name: str, text: str, ts: int, diff: int) -> Any:
+    return (({"kind": kind, "name": name}, {"record": text}), ts, diff)
 
 
 def source_of(record: Mapping[str, object]) -> Source | None:

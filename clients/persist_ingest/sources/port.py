@@ -513,6 +513,29 @@ class Announces(Protocol):
         ...
 
 
+@runtime_checkable
+class Alters(Protocol):
+    """A SourceType some options of whose sources may be given otherwise later. ``alterable``: their names."""
+
+    @property
+    def alterable(self) -> Sequence[str]:
+        """Names of options."""
+        ...
+
+    def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
+        """The definition with these options. Nothing upstream is asked. Raises InvalidArgument."""
+        ...
+
+
+@runtime_checkable
+class Pushed(Protocol):
+    """A SourceType whose messages are sent to servers that append them: no pipeline runs such a source."""
+
+    def pushed(self, name: str) -> str:
+        """The command that serves a source of this name."""
+        ...
+
+
 def is_apart(kind: SourceType, definition: Mapping[str, object]) -> bool:
     """Whether exports of such a source can stand aside while the others go on."""
     return isinstance(kind, ReadsApart) or (isinstance(kind, StandsApart) and kind.stands_apart(definition))

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from persist import InvalidArgument, UsageError
 from persist.extras import missing as missing_extra
-from persist_ingest.sources.port import SourceType
+from persist_ingest.sources.port import Pushed, SourceType
 
 BUILT_IN: Final = {
     "cdcv2": "persist_ingest.sources.brought:CDCV2",
@@ -17,11 +17,18 @@ BUILT_IN: Final = {
     "files": "persist_ingest.sources.files:FILES",
     "kafka": "persist_ingest.sources.kafka:KAFKA",
     "loadgen": "persist_ingest.sources.loadgen:LOADGEN",
+    "mysql": "persist_ingest.sources.mysql:MYSQL",
     "postgres": "persist_ingest.sources.postgres:POSTGRES",
+    "webhook": "persist_ingest.sources.webhook:WEBHOOK",
 }
 """The types that come with persist, and where they are."""
 
-_EXTRAS: Final = {"confluent_kafka": "kafka", "fastavro": "kafka", "psycopg": "postgres-source"}
+_EXTRAS: Final = {
+    "confluent_kafka": "kafka",
+    "fastavro": "kafka",
+    "psycopg": "postgres-source",
+    "pymysql": "mysql",
+}
 _ASKED: Final = ("create", "open", "drop")
 
 
@@ -43,6 +50,20 @@ def source_type(name: str) -> SourceType:
         hint = f"{attribute} of {module} must have {', '.join(_ASKED)}: see persist_ingest.sources.port.SourceType"
         raise InvalidArgument("this is no type of source", hint=hint, got=name)
     return cast(SourceType, found)
+
+
+def pulled_type(name: str, source: str) -> SourceType:
+    """The type of a source that a pipeline can run. Raises InvalidArgument for one that is served, and as above."""
+    found = source_type(name)
+    if isinstance(found, Pushed):
+        raise InvalidArgument("messages are sent to this source: it is served", hint=found.pushed(source), got=source)
+    return found
+
+
+def going_on(type_name: str, source: str) -> str:
+    """The command that has a source of this type go on. Raises as above."""
+    found = source_type(type_name)
+    return found.pushed(source) if isinstance(found, Pushed) else f"persist source run {source}"
 
 
 def _unknown(name: str) -> InvalidArgument:

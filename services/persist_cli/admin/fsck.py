@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def fsck(
     shard: OnlyShards = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every blob and check its bytes.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every blob, check its bytes, and count impossible rows.")
+    ] = False,
     safe_age: Age = 24.0,
     after: After = "",
     *,
@@ -27,8 +29,8 @@ def fsck(
 ) -> None:
     """Check shards: all that live states name is there and whole. Exits with 1 when something is not.
 
-    What only costs room, as crashed writers and cut calls leave it, is noted. Changes nothing, and may run beside
-    everything else.
+    What only costs room, as crashed writers and cut calls leave it, is noted. --deep counts rows that are there less
+    than no times, too: of a source's collection they are wrong. Changes nothing, and may run beside everything else.
     """
     target = at.stores("persist fsck")
     settings = run.settings()
@@ -47,6 +49,7 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
     """Print what is wrong. The exit code."""
     from persist.errors import LocationError
     from persist.machine.parts.one_blob import IN_A_ROW_MAX
+    from persist_cli.admin.negative import negative_rows
     from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
     from persist_cli.terminal import counted, print_json, print_table, progress
 
@@ -59,7 +62,8 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
             if shards:
                 await m.check_known(shard)
             report = steps if alone else lambda _: None
-            return await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=report)
+            found = await m.fsck.check(shard, deep=deep, safe_age_ms=safe_age_ms, report=report)
+            return found + await negative_rows(m, shard, found) if deep else found
 
         # Deep checks hold whole parts in memory.
         walk = Walk(chosen, check, after=after, at_once=1 if deep else AT_ONCE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from persist_cli import completion
 from persist_cli.bundles import App
 from persist_cli.options import AllowUnsafe, Invocation, Run, Where
 
@@ -145,6 +146,48 @@ def serve_minter(listen: Listen = "127.0.0.1:7400", *, at: Reaching, serving: Se
 
     settings = run.settings()
     serving.serve(minter_spec(at.reach()), listen, settings, json=run.json)
+
+
+@app.command("webhook")
+def serve_webhook(
+    name: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Sources of type webhook.", autocompletion=completion.sources),
+    ],
+    listen: Listen = "127.0.0.1:7500",
+    answer_seconds: Annotated[
+        float, typer.Option(min=0.1, help="So long a sender waits for its answer at most.")
+    ] = 20.0,
+    waiting_mib: Annotated[
+        int, typer.Option(min=1, help="Bodies that may wait to be appended, in MiB; more are refused with 503.")
+    ] = 64,
+    connections: Annotated[int, typer.Option(min=1, help="Senders that may be connected.")] = 1_000,
+    retain_seconds: Annotated[int, typer.Option(min=0, help="How far back the collections stay readable.")] = 600,
+    minter: Annotated[
+        str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_MINTER", help="TimestampMinter servers; empty: none.")
+    ] = "",
+    *,
+    at: Where,
+    watching: Watching,
+    run: Run,
+) -> None:
+    """Take what is sent to webhooks by POST /NAME until SIGTERM, and answer once it is durable. Run any number of them.
+
+    Senders are believed by their signatures (option check of the source). Put it behind something that speaks TLS.
+    """
+    from persist_cli.serve.webhook import Serves, serve_sources
+
+    serves = Serves(
+        listen=listen,
+        answer_seconds=answer_seconds,
+        waiting_bytes=waiting_mib << 20,
+        connections=connections,
+        retain_ms=retain_seconds * 1000,
+        minter=minter,
+        side_listen=watching.side_listen,
+        log_level=watching.log_level,
+    )
+    raise typer.Exit(serve_sources(run.invocation, at.target(), name, serves))
 
 
 @app.command("catalog")

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, cast
 import pyarrow as pa
 
 from persist.arrow import ArrowField
+from persist.arrow.exact import DIGITS, cast_exactly
 from persist.errors import InvalidArgument
 from persist.typed import Record
 
@@ -90,10 +91,12 @@ def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatc
         raise InvalidArgument("only text has an encoding", hint="leave --encoding out", format=file_format)
     old_names = {new: old for old, new in file.names.items()}
     known = {old_names.get(name, name): typed for name, typed in types.items()}
+    wide = {name: _wide(kind) for name, kind in known.items()}
     rows, missing = 0, set(file.names)
     try:
         with _open(file.source) as opened:
-            for batch in _READERS[file_format](opened, known, file.encoding):
+            for given in _READERS[file_format](opened, wide, file.encoding):
+                batch = _narrowed(given, known)
                 missing.difference_update(batch.schema.names)
                 yield _times_of(_under(batch, file, known, file_format), file)
                 rows += batch.num_rows
@@ -101,6 +104,21 @@ def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatc
         raise InvalidArgument("cannot read rows", hint=_why(error, rows, file_format), source=file.source) from error
     if rows and missing:
         raise InvalidArgument("no such column in the file", hint="--rename OLD=NEW", column=", ".join(sorted(missing)))
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """As what a text is read: Arrow makes other numbers of those that do not fit a decimal, or a float."""
+    if pa.types.is_decimal(kind):
+        return pa.decimal256(DIGITS[256], kind.scale)
+    return pa.float64() if pa.types.is_float32(kind) else kind
+
+
+def _narrowed(batch: pa.RecordBatch, known: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    """The same in the types that are known. Raises ArrowInvalid: a value does not fit."""
+    for at, (name, kind) in enumerate(zip(batch.schema.names, batch.schema.types, strict=True)):
+        if name in known and kind == _wide(known[name]) and kind != known[name]:
+            batch = batch.set_column(at, name, cast_exactly(batch.column(at), known[name]))
+    return batch
 
 
 def _why(error: Exception, rows: int, file_format: str) -> str:
@@ -277,7 +295,7 @@ def conform(batch: pa.RecordBatch, updates: pa.Schema) -> pa.RecordBatch:
             "the rows do not fit the shard", hint=f"its columns are: {', '.join(names)}", missing=missing, extra=extra
         )
     try:
-        arrays = [batch.column(field.name).cast(field.type) for field in wanted]
+        arrays = [cast_exactly(batch.column(field.name), field.type) for field in wanted]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidArgument("a value does not fit its column", hint=str(error).splitlines()[0]) from error
     return pa.RecordBatch.from_arrays(arrays, names=names)

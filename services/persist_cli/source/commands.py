@@ -68,7 +68,7 @@ def create(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="postgres, kafka, files, cdcv2, debezium, loadgen, or package.module:attribute.",
+            help="postgres, kafka, files, webhook, cdcv2, debezium, loadgen, or package.module:attribute.",
             autocompletion=completion.source_types,
         ),
     ],
@@ -214,6 +214,25 @@ def resnapshot(
         rows_per_second=rows_per_second,
         state_dir=state_dir,
     )
+
+
+@app.command("alter")
+def alter(
+    name: Name,
+    option: Annotated[
+        list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="What it is to have from now on.")
+    ],
+    *,
+    at: Where,
+    report: Report,
+) -> None:
+    """Give a source another option than it was created with, while it runs or not; of PostgreSQL onAltered.
+
+    persist source alter shop -o onAltered=resnapshot
+    """
+    from persist_cli.source.work import alter_source, parse_options
+
+    alter_source(report.invocation, at.target(), name, parse_options(option))
 
 
 @app.command("add-table")

@@ -22,6 +22,7 @@ from persist_ingest.items import item_names
 from persist_ingest.pipeline.anew.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS
 from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.registry import going_on
 
 if TYPE_CHECKING:
     import persist
@@ -98,7 +99,7 @@ def create_source(
     names = item_names(_location(run, target), source)
     rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
     print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
-    note(f"created; now: persist source run {name} {_flag(target)}")
+    note(f"created; now: {going_on(source.type, name)} {_flag(target)}")
     if not names:
         note(f"so that SQL, views and holds know it, too: persist catalog adopt {name} {_flag(target)}")
 
@@ -226,6 +227,15 @@ def resnapshot_source(
         print_json({"source": name, "export": export, "shard": source.exports[export]})
         return
     note(f"{export} holds what {source.type} holds now, and goes on with the others: persist source status {name}")
+
+
+def alter_source(run: Invocation, target: LocationTarget, name: str, options: Mapping[str, str]) -> None:
+    """Give it other options."""
+    source = ingest.alter(_location(run, target), name, options)
+    if run.json:
+        print_json(_shown(source))
+        return
+    note(f"{name} has {', '.join(f'{key}={value}' for key, value in options.items())} from now on")
 
 
 def add_to_source(

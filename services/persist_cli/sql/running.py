@@ -172,6 +172,8 @@ async def run_one(session: SqlSession, parsed: s.Parsed, form: Printed) -> Resul
         async with waiting(session), session.answer(parsed.statement) as (answer, _):
             with streaming():
                 await _print_batches(answer.schema, answer.batches(), form)
+            if answer.notice:
+                note(answer.notice)
         return None
     async with waiting(session):
         result = await session.run(parsed.statement)
@@ -269,6 +271,8 @@ async def _follow(session: SqlSession, parsed: s.Parsed, form: Printed) -> None:
     following = await session.follow(parsed.statement)
     async with following:
         note(f"from {following.as_of} on; Ctrl-C ends it")
+        if following.notice:
+            note(following.notice)
         if form is not Printed.TABLE:
             await _print_batches(following.schema, _pieces(following.batches()), form)
             return

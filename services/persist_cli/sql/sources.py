@@ -1,5 +1,6 @@
 """CREATE and DROP SOURCE in ``persist sql``: what ``persist source create`` and ``drop`` do, by statements."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from persist.core.catalog.ddl.described import DATABASE, SCHEMA, Described
@@ -31,8 +32,18 @@ class IngestedSources:
         """See ``Sources``."""
         await users(self._environment.access.client.location.runtime, self._dropped, source, role, cascade)
 
+    async def alter(self, source: Described, options: Mapping[str, str]) -> None:
+        """See ``Sources``."""
+        await users(self._environment.access.client.location.runtime, self._altered, source, options)
+
+    def _altered(self, source: Described, options: Mapping[str, str]) -> None:
+        import persist_ingest as ingest
+
+        ingest.alter(self._location(), self._recorded(source), options)
+
     def _created(self, statement: CreateSource, role: str) -> str:
         import persist_ingest as ingest
+        from persist_ingest.sources.registry import going_on
 
         _check_plain(statement)
         options = dict(statement.options)
@@ -53,17 +64,22 @@ class IngestedSources:
             finished=finished.append,
         )
         begun = "an earlier creation, which was broken off, was finished; " if finished else ""
-        return f"{begun}what it has already is there; to go on: persist source run {name}"
+        return f"{begun}what it has already is there; to go on: {going_on(kind, name)}"
 
     def _dropped(self, source: Described, role: str, cascade: bool) -> None:
         import persist_ingest as ingest
+
+        name = self._recorded(source)
+        ingest.drop(self._location(), name, cascade=cascade, environment=self._environment.name, role=role)
+
+    def _recorded(self, source: Described) -> str:
+        """What a source is called that is ingested, whatever its item is called. Raises InvalidArgument."""
+        import persist_ingest as ingest
         from persist_ingest.location import client
 
-        here = self._location()
-        for name, each in ingest.Records(client(here)).sources().items():
+        for name, each in ingest.Records(client(self._location())).sources().items():
             if each.remap == str(source.remap):
-                ingest.drop(here, name, cascade=cascade, environment=self._environment.name, role=role)
-                return
+                return name
         raise InvalidArgument(
             "nothing is recorded of what this source ingests",
             hint=f"persist catalog leave {source.name}",

@@ -40,7 +40,7 @@ def run_views(
 
 @app.command("list")
 def list_views(*, at: Whose, run: Run) -> None:
-    """List materialized views: whose engine computes each, and how far it is complete."""
+    """List materialized views: whose engine computes each, how far it is complete, and why one does not go on."""
     place, settings = at.place(), run.settings()
     from persist_cli.view import work
 

@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from persist.client.sql.views.upkeep import ViewUpkeep
+from persist.core.catalog.ddl.system_tables import going
 from persist.core.catalog.values import ObjectType
 from persist.errors import LocationError
 from persist_cli.catalog.place import CatalogPlace
@@ -81,7 +82,16 @@ def list_views(place: CatalogPlace, settings: "Settings", *, json: bool) -> None
         for each in view.items(ObjectType.MATERIALIZED_VIEW):
             assert each.data is not None
             upper = await environment.access.client.recent_upper(each.data)
-            found.append({"name": str(each.name), "runner": each.runner or "duckdb", "upper": upper.time})
+            state, reason, _ = going(view, each, view.role(environment.session.role))
+            found.append(
+                {
+                    "name": str(each.name),
+                    "runner": each.runner or "duckdb",
+                    "upper": upper.time,
+                    "state": state,
+                    "reason": reason or None,
+                }
+            )
         return found
 
     rows = place.in_environment(settings, work)

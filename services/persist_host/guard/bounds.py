@@ -8,6 +8,7 @@ Source: reliability.md section 5, sizes; docs/runbook.md, limits.
 from collections.abc import Mapping
 from typing import Final
 
+from persist.core.catalog.ddl.asking.seen import SEEN_MAX
 from persist.settings import Settings
 
 SMALL_BYTES: Final = 64 << 10
@@ -41,7 +42,7 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "CatalogFootprint.names": ROWS_MAX,
     "ExecuteRequest.statements": 1_000,
     "ExecuteRequest.search_path": 64,
-    "ExecuteRequest.seen": ROWS_MAX,
+    "ExecuteRequest.seen": SEEN_MAX,
     "DescribeRequest.search_path": 64,
     "DescribeRequest.types": 64,
     "TableSchema.columns": 4_000,

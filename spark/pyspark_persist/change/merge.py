@@ -4,6 +4,7 @@ A row of the table that several rows of the source would change is refused: chan
 number they have in the read, so two of a kind are neighbours at any size. Source: spark.md section 3.
 """
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from pyspark_persist.change.expressions import (
     condition,
     understood,
 )
-from pyspark_persist.change.pairing import Straight, paired
+from pyspark_persist.change.pairing import Pairing, Straight, paired
 from pyspark_persist.change.rows import before, quoted
 from pyspark_persist.change.running import Change, ChangeResult, Compute, How, Made
 from pyspark_persist.change.source import ChangeSource
@@ -173,17 +174,25 @@ class MergeBuilder:
                 return None
             kind = next((clause.kind for clause in self._clauses if clause.case == MATCHED), None)
             places = tuple(needed.index(columns.index(name)) for name in values)
-            first = Straight(task=pairing.task, kind=kind, values=places)
-            return Made(base=pairing.base_of(pairing.source), frame=pairing.source, once=once, first=first, about=about)
+
+            def straight(found: Pairing) -> Made:
+                first = Straight(task=found.task, kind=kind, values=places)
+                return Made(base=found.base_of(found.source), frame=found.source, once=once, first=first, about=about)
+
+            return _with_rest(pairing, straight)
         pairing = paired(reach, self._given, self._given.all_places, keys, rest=rest)
         if pairing is None:
             return None
+
+        def decided(found: Pairing) -> Made:
+            changed = self._changes(reach, found.shown(columns, self._sides), sf.lit(True))
+            return Made(base=found.base_of(changed), frame=changed, once=once, about=about)
+
         try:
-            changed = self._changes(reach, pairing.shown(columns, self._sides), sf.lit(True))
+            return _with_rest(pairing, decided)
         except InvalidArgument:
             # Such as a column that is not called by its side: that a join would show.
             return None
-        return Made(base=pairing.base_of(changed), frame=changed, once=once, about=about)
 
     def _straight(self, reach: Reach) -> list[str] | None:
         """Where rows are taken as they are, the columns of the source that take the place of the table's, if any do."""
@@ -326,6 +335,16 @@ class MergeBuilder:
         if clause.kind == INSERT:
             return {name: values.get(name, sf.lit(None)) for name in reach.names}
         return {name: values.get(name, quoted(name, target)) for name in reach.names}
+
+
+def _with_rest(pairing: Pairing, made: "Callable[[Pairing], Made]") -> Made:
+    """What is made of pairs, and later of the rows that turned out to match nothing."""
+
+    def rest() -> Made | None:
+        left = pairing.rest()
+        return None if left is None else made(left)
+
+    return dataclasses.replace(made(pairing), rest=rest)
 
 
 def _free(name: str, *taken: Sequence[str]) -> str:

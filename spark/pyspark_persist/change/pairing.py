@@ -1,26 +1,30 @@
 """Rows of a source beside the rows of the table that they match, without a join: tasks look for them in the shard.
 
-The source is cut by ranges of the table's first key column, and each task reads that range alone. So the table is
-neither shuffled nor passed through Spark but where it matches, all rows of one key are in one task, and those that one
-row of the table becomes come one after the other. Source: spark.md section 0 fact 10; architecture.md section 4.
+The source is cut by ranges of the table's first key column, and each task reads that range alone. Where other columns
+must be equal, a small source goes to tasks that read the whole table, a split each, and what none of them found is
+looked at when all have. So the table is neither shuffled nor passed through Spark but where it matches, each row of it
+is in one task, and those that it becomes come one after the other. Source: spark.md section 0 fact 10; architecture.md
+section 4.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from persist import InvalidArgument, Predicate
+from persist import InvalidArgument
 from persist.arrow import ArrowArray, ArrowField, Numbers
+from pyspark_persist.change.among import among
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
-from pyspark_persist.change.source import ChangeSource, table_of
+from pyspark_persist.change.source import ChangeSource, bytes_of, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
@@ -47,7 +51,8 @@ _MINE: Final = "t"
 class Pairing:
     """``source``, cut into ranges, and the ``task`` that makes pairs of it: columns of the table, then ``kinds``.
 
-    ``pair``: what the task does once it has the rows of its range.
+    ``pair``: what the task does once it has the rows of its range. ``rest``: asked when all tasks are done, the rows
+    that none of them found in the table; None of none, or where the tasks themselves know.
     """
 
     reach: Reach
@@ -55,6 +60,7 @@ class Pairing:
     kinds: st.StructType
     pair: "Pair"
     task: Batches
+    rest: "Callable[[], Pairing | None]" = lambda: None
 
     def base_of(self, frame: "DataFrame") -> Base:
         """The rows of a frame that this led to."""
@@ -84,7 +90,10 @@ def paired(
     ordered = sorted(pairs, key=lambda pair: pair[0] != first)
     kinds = source.kinds(places)
     snapshot = reach.snapshot()
-    if snapshot is None or ordered[0][0] != first or not _comparable(kinds, ordered, reach.types):
+    if snapshot is None or not _comparable(kinds, ordered, reach.types):
+        return None
+    by_range = ordered[0][0] == first
+    if not by_range and not _may_be_sent(reach, source, rest=rest):
         return None
     [whole] = snapshot.splits(1)
     pair = Pair(
@@ -97,6 +106,8 @@ def paired(
         rest=rest,
         counter=counter_of(reach.spark),
     )
+    if not by_range:
+        return _searched(reach, source, places, kinds, pair, snapshot)
     tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-(source.rows or 0) // ROWS_MAX))
     keys = [theirs for _, theirs in pair.keys]
     brought = source.slices(places, keys[0], tasks)
@@ -104,6 +115,66 @@ def paired(
         return Pairing(reach=reach, source=source.cut(places, keys, tasks), kinds=kinds, pair=pair, task=pair)
     numbers = reach.spark.range(0, tasks, 1, numPartitions=tasks)
     return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=_Brought(slices=brought, task=pair))
+
+
+def _may_be_sent(reach: Reach, source: ChangeSource, *, rest: bool) -> bool:
+    """It goes to each task as a whole, and tasks can say what they found, if that matters."""
+    kept = source.table is not None or (source.rows is None and source.is_small)
+    return kept and (not rest or getattr(reach.spark, "_sc", None) is not None)
+
+
+def _searched(
+    reach: Reach,
+    source: ChangeSource,
+    places: Sequence[int],
+    kinds: st.StructType,
+    pair: "Pair",
+    snapshot: "persist.Snapshot",
+) -> Pairing:
+    """Each task looks for the whole source in a split of the table."""
+    splits = snapshot.splits(pieces(reach.spark, snapshot.encoded_bytes))
+    numbers = reach.spark.range(0, len(splits), 1, numPartitions=len(splits))
+    chosen = source.chosen(places)
+    found = None
+    if pair.rest and chosen is not None:
+        found = reach.spark.sparkContext.accumulator(np.zeros(chosen.num_rows, dtype=np.bool_), _Either())
+    task = _Searched(
+        source=b"" if chosen is None else bytes_of(chosen), splits=splits, pair=replace(pair, rest=False, found=found)
+    )
+
+    def unmatched() -> Pairing | None:
+        if found is None or chosen is None or found.value.all():
+            return None
+        left = bytes_of(chosen.filter(pa.array(~found.value)))
+        last = replace(pair, split=None)
+        one = reach.spark.range(0, 1, 1, numPartitions=1)
+        return Pairing(reach=reach, source=one, kinds=kinds, pair=last, task=_Brought(slices=[left], task=last))
+
+    return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=task, rest=unmatched)
+
+
+class _Either(AccumulatorParam["Numbers"]):  # type: ignore[misc]  # pyspark is untyped here
+    """Rows that some task found. A task that runs twice finds the same."""
+
+    def zero(self, value: Numbers) -> Numbers:
+        return np.zeros_like(value)
+
+    def addInPlace(self, value1: Numbers, value2: Numbers) -> Numbers:
+        return value1 | value2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Searched:
+    """A task to which a whole source is sent, and which splits to look for it in, by the numbers that come in."""
+
+    source: bytes
+    splits: "list[persist.Split]"
+    pair: "Pair"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [int(number) for batch in batches for number in batch.column(0).to_numpy()]
+        for number in numbers:
+            yield from replace(self.pair, split=self.splits[number])(iter(table_of(self.source).to_batches()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +220,10 @@ class Pair:
     """What executors run: rows of the source in, of a range of keys; the pairs out, and what is unmatched if asked.
 
     ``keys``: the places of the columns that are equal, on both sides; the first is called ``first`` in the shard.
+    ``split``: None: no row of the table. ``found``: gets the rows of the source that match.
     """
 
-    split: "persist.Split"
+    split: "persist.Split | None"
     schema: "persist.Schema"
     view: View
     as_of: int
@@ -159,6 +231,7 @@ class Pair:
     keys: tuple[tuple[int, int], ...]
     rest: bool
     counter: "Accumulator[int] | None"
+    found: "Accumulator[Numbers] | None" = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = [batch for batch in batches if batch.num_rows]
@@ -177,8 +250,12 @@ class Pair:
                 mine = [*batch.take(pa.array(left)).columns, pa.array(number + left)]
                 yield self._beside(mine, source, right)
             number += batch.num_rows
+        rows = matching.unmatched
+        if self.found is not None:
+            matched = np.ones(source.num_rows, dtype=np.bool_)
+            matched[rows] = False
+            self.found.add(matched)
         if self.rest:
-            rows = matching.unmatched
             for start in range(0, len(rows), PAIRS_MAX):
                 right = rows[start : start + PAIRS_MAX]
                 nothing: list[ArrowArray] = [pa.nulls(len(right), field.type) for field in self._mine]  # type: ignore[call-overload]  # narrower than Arrow is
@@ -202,21 +279,18 @@ class Pair:
         kind = self.view.output.field(place).type
         return column.cast(pa.int64() if pa.types.is_integer(kind) else kind)
 
-    def _read(self, keys: ArrowArray) -> pa.RecordBatchReader:
-        """The rows of the table that may match: within the range of the keys, and of one of them."""
-        values = pc.unique(keys.drop_null()).sort()
-        where: list[tuple[str, str, object]] = []
-        if len(values):
-            for op, value in ((">=", values[0]), ("<=", values[-1]), ("in", values)):
-                where += self._answerable((self.first, op, value))
-        return self.split.read(columns=list(self.view.needed), where=where if len(values) else [(self.first, "in", ())])
-
-    def _answerable(self, condition: tuple[str, str, object]) -> list[tuple[str, str, object]]:
+    def _read(self, keys: ArrowArray) -> Iterator[pa.RecordBatch]:
+        """The rows of the table that may match: with one of the keys."""
+        if self.split is None:
+            return
         try:
-            Predicate.parse([condition]).check(self.schema)
-        except InvalidArgument:  # a key that the column cannot hold
-            return []
-        return [condition]
+            wanted = among(self.first, keys, self.schema)
+        except InvalidArgument:  # the column holds them otherwise: all that is there is looked at
+            yield from self.split.read(columns=list(self.view.needed))
+            return
+        if wanted is not None:
+            reading = self.split.reading.narrowed(where=wanted)
+            yield from replace(self.split, reading=reading).read(columns=list(self.view.needed))
 
 
 def _array(table: pa.Table, place: int) -> ArrowArray:

@@ -101,6 +101,7 @@ class Made:
     ``once``: refuse rows of the table that come twice.
 
     ``about``: asked when a write came between: every row that matters to it; one of others leaves it as it is.
+    ``rest``: asked when all tasks are done, what belongs to the same change and only shows then; None: nothing.
     """
 
     base: Base
@@ -108,6 +109,7 @@ class Made:
     once: bool = False
     first: Batches | None = None
     about: Callable[[], About] = lambda: ANYTHING
+    rest: "Callable[[], Made | None]" = lambda: None
 
 
 Compute = Callable[[Reach], Made]
@@ -209,6 +211,8 @@ class Change:
     def _attempt(self, write: Write, reach: Reach, made: Made, transaction: Transaction | None) -> ChangeResult | None:
         """The outcome; None when a write came between and it may be computed anew."""
         rows = _tasks(write, made)
+        if (more := made.rest()) is not None:
+            rows += _tasks(write, more)
         messages = [write.message(bytes(row["message"])) for row in rows]
         upper = reach.upper
         pinned = transaction is not None or self._options.commit_time is not None

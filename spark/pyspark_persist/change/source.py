@@ -74,10 +74,14 @@ class ChangeSource:
 
     def slices(self, places: Sequence[int], key: int, tasks: int) -> list[bytes] | None:
         """The same of a source that the driver keeps, by ranges of one column; None of another."""
+        chosen = self.chosen(places)
+        return None if chosen is None else slices(chosen, key, tasks)
+
+    def chosen(self, places: Sequence[int]) -> pa.Table | None:
+        """Columns of a source that the driver keeps, under new names by place; None of another."""
         if self.table is None:
             return None
-        chosen = self.table.select(list(places))
-        return slices(chosen.rename_columns([_name(place) for place in range(len(places))]), key, tasks)
+        return self.table.select(list(places)).rename_columns([_name(place) for place in range(len(places))])
 
 
 def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
@@ -87,7 +91,7 @@ def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
     changes = pc.fill_null(pc.not_equal(keys[1:], keys[:-1]), True).to_numpy(zero_copy_only=False)
     ends = np.append(np.flatnonzero(changes) + 1, len(keys))
     inner = [int(ends[np.searchsorted(ends, len(keys) * each // count)]) for each in range(1, count)]
-    return [_bytes(ordered.slice(start, stop - start)) for start, stop in itertools.pairwise([0, *inner, len(keys)])]
+    return [bytes_of(ordered.slice(start, stop - start)) for start, stop in itertools.pairwise([0, *inner, len(keys)])]
 
 
 def _name(place: int) -> str:
@@ -99,7 +103,8 @@ def table_of(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-def _bytes(table: pa.Table) -> bytes:
+def bytes_of(table: pa.Table) -> bytes:
+    """A slice, to be sent."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

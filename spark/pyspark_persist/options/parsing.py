@@ -141,6 +141,8 @@ def parse_write(raw: Mapping[str, str], use: str) -> WriteOptions:
         raise InvalidArgument("txnAppId and txnVersion go together", hint="give both, or neither")
     if use == WRITE:
         given.requires("txnNewSince", "txnAppId")
+    if app_id is not None:
+        persist.Transaction(app_id=app_id, version=0)  # or it would be refused only once all tasks have written
     return WriteOptions(
         target=target,
         commit_time=given.whole("commitTime"),

@@ -22,6 +22,7 @@ from persist import (
     Predicate,
 )
 from persist.arrow import ArrowField
+from persist.arrow.exact import cast_exactly
 from persist.runtime import system
 from persist_ingest.location import Target
 from pyspark_persist.naming import find, shown_fields, shown_name, stored_name
@@ -143,7 +144,7 @@ def _unknown(name: str, known: list[str]) -> InvalidArgument:
 
 def _literal(text: str, field: ArrowField) -> object:
     try:
-        return pa.scalar(text).cast(field.type).as_py()
+        return cast_exactly(pa.array([text]), field.type)[0].as_py()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         raise InvalidArgument(
             "a key bound is not a value of the key's type", column=field.name, type=field.type, got=text

@@ -29,7 +29,7 @@ def _plain(column: ArrowColumn) -> ArrowArray:
 def _codes(array: ArrowArray) -> Numbers:
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _codes(array.cast(kind.value_type))
+        return _codes(array.dictionary_decode())  # type: ignore[attr-defined]  # its type says what it is
     if pa.types.is_struct(kind):
         codes = _validity(array)
         for child in array.flatten():  # type: ignore[attr-defined]  # its type says what it is

@@ -28,6 +28,8 @@ EVENTS = 50_000
 REMEMBERED = 10_000
 """Changes that an open catalog remembers for transactions that began before them: written first, they do not count."""
 CLIENTS = 16
+TOGETHER_MIN = 8.0
+"""Times the commits of one client that so many have to make."""
 
 PLACES = {"shard": "in a shard on SQLite and files", "stash": "in a stash in SQLite"}
 
@@ -151,12 +153,13 @@ def _memory(plan: Plan, outcome: Outcome, few: _Place, where: str) -> None:
 
 
 def _remote(plan: Plan, outcome: Outcome, folder: Path) -> None:
-    """CatalogService and its clients, each a process; for information."""
+    """CatalogService and its clients, each a process."""
     stores = _Place("shard", folder).stores()
     folder.mkdir()
     where = ["--blob", stores["blob"], "--consensus", stores["consensus"], "--listen", "127.0.0.1:0"]
     with child("persist_cli", ["serve", "catalog", *where, "--environment", "bench"]) as server:
         endpoint = server.line().rpartition(" ")[2]
+        found: dict[int, float] = {}
         for clients in (1, CLIENTS):
             request = {"place": "grpc", "mode": "write", "endpoint": endpoint, "clients": clients}
             with _process(request) as (process, told):
@@ -171,3 +174,6 @@ def _remote(plan: Plan, outcome: Outcome, folder: Path) -> None:
             outcome.gate("P14", f"items of {clients} clients over gRPC", expected=expected, found=told["items"])
             outcome.check("P14", f"commits/s of {clients} clients over gRPC", Spread.of(rates).mid, None, unit="/s",
                           ours=f"p50 {Spread.of(lags).show(' ms')}")  # fmt: skip
+            found[clients] = Spread.of(rates).mid
+    outcome.check("P14", f"commits/s of {CLIENTS} clients over gRPC against 1", found[CLIENTS] / found[1],
+                  TOGETHER_MIN, at_most=False)  # fmt: skip

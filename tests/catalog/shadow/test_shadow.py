@@ -25,9 +25,10 @@ from persist.client.catalog.shadow.transaction import ShadowTransaction
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.plan import plan
 from persist.core.catalog.errors import FencedByEpoch, OutOfSync, UniquenessViolation, UnknownObject
-from persist.core.catalog.kinds import CLUSTER, DATABASE, ITEM, STORAGE_USAGE, TIMESTAMP
+from persist.core.catalog.kinds import CLUSTER, COMMIT, DATABASE, ITEM, STORAGE_USAGE, TIMESTAMP
 from persist.core.catalog.objects import (
     ClusterKey,
+    CommitKey,
     DatabaseKey,
     StorageUsageKey,
     Timestamp,
@@ -141,6 +142,19 @@ async def test_statements_are_planned_on_both_sides(tmp_path: Path) -> None:
         await opened.commit(transaction)
         there = [item.name for key, item in opened.objects(ITEM).items() if key.id.space is Space.USER]
         assert there == ["x"]
+        await opened.confirm_leadership()
+
+
+async def test_a_token_that_is_kept_for_a_refusal_is_kept_on_both_sides(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as shadow:
+        opened = await shadow.open(1)
+        name, body = Token.named("tests", "refused"), b"b" * 16
+        fence = opened.transaction(token=name)
+        fence.told_body, fence.always = body, True
+        await opened.commit(fence)
+        known = opened.get(COMMIT, CommitKey(name))
+        assert known is not None
+        assert known.body == body
         await opened.confirm_leadership()
 
 

@@ -107,3 +107,19 @@ def test_a_folder_and_an_encoding_of_what_is_no_text_are_refused(persist, begun,
     )
     assert persist("shard", "append", "t", path, "--key", "id", "--time-column", "ts", *begun).code == 0
     assert "as of 1795327200000 (2026-11-22T06:00:00.000Z)" in persist("shard", "snapshot", "t", *begun).out
+
+
+@pytest.mark.parametrize("number", ["340282366920938463463374607431768211461", "7" + "0" * 28, "1e-45", "-1e300"])
+def test_a_number_beyond_its_column_is_refused_and_never_another_one(persist, begun, file, number):
+    rows = pa.table({"id": [1], "v": pa.array([5], pa.decimal128(38, 10))})
+    first = file("first.parquet", "")
+    parquet.write_table(rows, first)
+    assert persist("shard", "append", "t", first, "--key", "id", *begun).code == 0
+    for name, content in (
+        ("t.csv", f"id,v\n2,{number}\n"),
+        ("t.json", f'{{"id":2,"v":{number}}}\n'),
+        ("u.json", f'{{"id":2,"v":"{number}"}}\n'),
+    ):
+        done = persist("shard", "append", "t", file(name, content), *begun)
+        assert done.code == 2, done.out
+    assert [row["v"] for row in persist("shard", "snapshot", "t", "--json", *begun).lines] == ["5.0000000000"]

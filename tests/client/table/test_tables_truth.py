@@ -274,3 +274,19 @@ async def test_a_transaction_runs_again_for_rows_of_others_and_not_for_a_log_tha
         await client.transact(work)
         assert runs == 1 + writes
         assert [each["id"] for each in await (await theirs.snapshot()).to_pylist()] == [1, 2][: 1 + writes]
+
+
+async def test_no_handle_says_that_a_log_was_copied_which_it_did_not_copy():
+    place = memory_place()
+    async with client_of(place) as client, client_of(place) as other:
+        things = await client.table("things", schema=SCHEMA, mode="wal")
+        written = await things.insert(row(1))
+        assert things.wal is not None
+        writer = await other.open_writer(things.shard)
+        begin, end = writer.upper.time, written + 1
+        assert begin is not None
+        name = f"persist.wal:{things.wal.writer.shard}"
+        with pytest.raises(InvalidArgument, match=r'begin with "persist\.wal:"'):
+            await writer.compare_and_append([], begin, end, transaction=persist.Transaction(app_id=name, version=end))
+        fresh = await other.table("things", mode="wal")
+        assert (await (await fresh.snapshot()).to_arrow()).num_rows == 1

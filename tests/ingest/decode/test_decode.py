@@ -28,6 +28,8 @@ GOOD = [
     b'{"name":"} null","id":8}',
     b'{"persist.ordinal":99,"id":9}',
     '{"id":10,"name":"é\\u0000"}'.encode(),
+    b'{"id":11,"price":1.25e1,"name":"7e5"}',
+    b'{"id":12,"price":"-1E2"}',
 ]
 BAD = [
     b"",
@@ -51,6 +53,10 @@ BAD = [
     b'{"id":1,"name":"\xff"}',
     b'{"id":1,"name":"\\ud800"}',
     b'{"id":1,"price":"1.255"}',
+    b'{"id":1,"price":340282366920938463463374607431768211461}',
+    b'{"id":1,"price":"340282366920938463463374607431768211461.00"}',
+    b'{"id":1,"price":1e-45}',
+    b'{"id":1,"price":1e300}',
     b'{"id":1,"day":"2020-02-30"}',
     b'{"id":1,"at":"yesterday"}',
     b'\xef\xbb\xbf{"id":1}',
@@ -122,3 +128,22 @@ def test_bad_rows_fail_or_are_diverted() -> None:
     assert [None if each is None else len(each) for each in changes.rows["payload"].to_pylist()] == [65536, None]
     assert changes.diffs.to_pylist() == [1, 1]
     assert changes.offsets.to_pylist() == [17, 18]
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_number_is_decoded_as_it_is_written_or_not_at_all(quote: str) -> None:
+    wide = pa.schema([("v", pa.decimal128(38, 10))])
+    mantissas = ("1", "-7", "123.456", str(2**128 + 5), "7" + "0" * 28, "7" + "0" * 60)
+    for text in (
+        f"{mantissa}{more}" for mantissa in mantissas for more in ("", "e0", "e5", "e27", "e38", "e-39", "e-45")
+    ):
+        found = JsonDecoder(wide).decode([f'{{"v":{quote}{text}{quote}}}'.encode()])
+        number = Decimal(text)
+        fits = abs(number) < 10**28 and -int(number.normalize().as_tuple().exponent) <= 10
+        assert [row["v"] for row in found.rows.to_pylist()] == ([number] if fits else []), text
+
+
+def test_a_float_is_not_infinite_because_it_is_large() -> None:
+    found = JsonDecoder(pa.schema([("v", pa.float32())])).decode([b'{"v":1e30}', b'{"v":1e300}'])
+    assert [at.index for at in found.bad] == [1]
+    assert found.rows.num_rows == 1

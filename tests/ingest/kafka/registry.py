@@ -12,10 +12,13 @@ import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import fastavro
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc  # type: ignore[import-untyped]  # it has no stubs
 
 
 class RegistryServer:
@@ -23,6 +26,7 @@ class RegistryServer:
 
     def __init__(self, *, user: str = "", password: str = "", tls: tuple[str, str] | None = None) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
+        self.serialized: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
         self.asked: list[str] = []
         self.is_broken = False
@@ -59,20 +63,37 @@ class RegistryServer:
         self.subjects.setdefault(subject, []).append(id)
         return id
 
+    def register_proto(self, subject: str, text: str, compiled: bytes, **more: Any) -> int:
+        """A .proto file, and what protoc made of it: a FileDescriptorProto."""
+        id = self.register(subject, None, "PROTOBUF", **more)
+        self.schemas[id]["schema"] = text
+        # As Confluent's does it, which does not know what the file is called.
+        file = descriptor_pb2.FileDescriptorProto.FromString(compiled)
+        file.name = "default"
+        self.serialized[id] = base64.b64encode(file.SerializeToString()).decode()
+        return id
+
     def answer(self, path: str, authorization: str | None) -> tuple[int, Any]:
         if self._expected is not None and authorization != self._expected:
             return 401, {"error_code": 401, "message": "Unauthorized"}
         if self.is_broken:
             return 500, {"error_code": 50001, "message": "Error in the backend data store"}
+        path, _, query = path.partition("?")
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
             schema = self.schemas.get(int(found[1]))
+            if schema is not None and query == "format=serialized" and int(found[1]) in self.serialized:
+                schema = {**schema, "schema": self.serialized[int(found[1])]}
             return (200, schema) if schema else (404, {"error_code": 40403, "message": f"Schema {found[1]} not found"})
-        if found := re.fullmatch(r"/subjects/([^/]+)/versions/latest", path):
+        if found := re.fullmatch(r"/subjects/([^/]+)/versions/(latest|\d+)", path):
             subject = unquote(found[1])
             ids = self.subjects.get(subject)
             if not ids:
                 return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
-            return 200, {"subject": subject, "version": len(ids), "id": ids[-1], **self.schemas[ids[-1]]}
+            version = len(ids) if found[2] == "latest" else int(found[2])
+            if not 1 <= version <= len(ids):
+                return 404, {"error_code": 40402, "message": f"Version {version} not found."}
+            id = ids[version - 1]
+            return 200, {"subject": subject, "version": version, "id": id, **self.schemas[id]}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def close(self) -> None:
@@ -104,3 +125,33 @@ def avro(id: int, schema: Any, row: Any) -> bytes:
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), row)
     return framed(id, sink.getvalue())
+
+
+def reference(name: str, subject: str, version: int = 1) -> dict[str, Any]:
+    return {"name": name, "subject": subject, "version": version}
+
+
+def compiled(folder: Path, name: str, text: str) -> bytes:
+    """What protoc makes of a file, beside those that were compiled in this folder before: a FileDescriptorProto."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    known = Path(protoc.__file__).parent / "_proto"
+    out = folder / "out.pb"
+    assert protoc.main(["", f"-I{folder}", f"-I{known}", f"--descriptor_set_out={out}", name]) == 0
+    (file,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    return file.SerializeToString()
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, as message indexes are."""
+    left = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
+
+
+def indexed(*indexes: int) -> bytes:
+    """Message indexes; those of the first message are one zero."""
+    return b"\0" if indexes == (0,) else varint(len(indexes)) + b"".join(map(varint, indexes))

@@ -277,7 +277,7 @@ def test_who_may_ask_the_registry(
         ({"schemaRegistryUser": "me"}, "belong together"),
         ({"avroSchema": "{}"}, "exclude each other"),
         ({"schemaSubject": "nothing"}, "no such subject"),
-        ({"format": "text"}, "for format avro or json"),
+        ({"format": "text"}, "for format avro, json or protobuf"),
         ({"format": "json"}, "of type AVRO"),
         ({"envelope": "debezium", "format": "json"}, "without a registry"),
     ],

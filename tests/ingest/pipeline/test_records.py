@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from client.shard.test_restored import Address
 
-from persist import UpperMismatch
+from persist import Client, UpperMismatch, aio
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
 from persist_ingest.location import client
 from persist_ingest.pipeline.records import RECORDS
@@ -49,6 +50,35 @@ def test_records_are_read_while_others_move_their_since(here: Location) -> None:
     mine.tell("mine", "ingester", {"state": "running", "at_ms": 7})
     assert others.status("mine")["ingester"]["at_ms"] == 7
     assert others.status("other")["ingester"]["at_ms"] == 2
+
+
+def test_what_was_seen_before_a_restore_is_not_taken_for_what_is_there() -> None:
+    """What a client saw last holds for as long as nothing changed; the same upper in another history is a change."""
+    address = Address()
+
+    async def opened() -> aio.Client:
+        return address.client()
+
+    async def closed() -> None:
+        async with address:
+            pass
+
+    with Client(opened) as one, Client(opened) as another:
+        mine, others = Records(one), Records(another)
+        mine.tell("count", "a", {"at_ms": 0})
+        states = one._run(address.backup())
+        mine.tell("count", "a", {"at_ms": 1})
+        seen = one.recent_upper(RECORDS)
+        assert mine.status("count") == {"a": {"at_ms": 1}}
+        one._run(address.restore(states))
+        others.tell("count", "a", {"at_ms": 2})
+        assert one.recent_upper(RECORDS) == seen
+        assert mine.status("count") == {"a": {"at_ms": 2}}
+        others.tell("count", "a", {"at_ms": 3})
+        assert mine.status("count") == {"a": {"at_ms": 3}}
+        mine.tell("count", "a", None)
+        assert mine.status("count") == others.status("count") == {}
+        one._run(closed())
 
 
 def test_a_pipeline_goes_on_when_it_cannot_say_how_it_fares(here: Location, caplog: pytest.LogCaptureFixture) -> None:

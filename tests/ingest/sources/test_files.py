@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,21 @@ def test_bad_rows_of_csv_are_diverted(tmp_path: Path) -> None:
         (8, 9, "i", 9.0),
     ]
     assert bad == [(1, b"2,b"), (2, b"x,c,3"), (3, b"4,d,4,4"), (4, b",e,5"), (7, b"8,\xff,8"), (9, b"10")]
+
+
+@pytest.mark.parametrize("number", [str(2**128 + 5), "1e300", "7" + "0" * 28, "1e-45"])
+def test_a_number_beyond_its_column_is_a_bad_row(tmp_path: Path, number: str) -> None:
+    for kind, data in (
+        ("csv", f"id,v\n1,1.5\n2,{number}\n"),
+        ("json", f'{{"id":1,"v":1.5}}\n{{"id":2,"v":{number}}}\n'),
+    ):
+        folder = tmp_path / kind
+        folder.mkdir()
+        put(folder / "file", data.encode())
+        reader = made(folder, schema="id int not null, v decimal(38, 10)", badRows="divert", format=kind)
+        found = check_laws(reader, [START, reached(reader)])
+        assert [row[-1] for row in rows_of(found, "rows")] == [Decimal("1.5")]
+        assert len(rows_of(found, "errors")) == 1
 
 
 def test_bad_rows_of_json_are_diverted(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from machine.support import new_shard
 
 from persist.core.ids import ShardId
 from persist.core.shard.batch import described_bytes
-from persist.core.shard.commands import TakeOutParts
-from persist.core.shard.repairs import LostParts
+from persist.core.shard.commands import LostParts, TakeOutParts
 from persist.errors import CorruptData
 from persist.machine.compaction.compactor import Compacted, Compactor, SetAside
 from persist.retry.deadline import Deadline

@@ -11,8 +11,7 @@ from machine.test_intake import WRONG, append, as_given
 from persist import aio
 from persist.core.ids import ShardId
 from persist.core.shard.batch import Run, fingerprint
-from persist.core.shard.commands import RegisterSchema, TakeOutParts
-from persist.core.shard.repairs import LostParts, NotTakenOut, PartsTakenOut
+from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, RegisterSchema, TakeOutParts
 from persist.errors import CorruptData, InvalidArgument
 from persist.machine.upkeep.repair import PartRepair
 from persist.retry.deadline import Deadline

@@ -1,14 +1,13 @@
 """PersistShards behind a balancer, as ``deploy/`` configures it: what concerns one shard goes to one of them."""
 
 import asyncio
-import shutil
 import subprocess
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from client.support import SCHEMA, table
-from services.balancing import DEPLOY, Balanced, balanced
+from services.balancing import DEPLOY, Balanced, balanced, installed
 from services.support import new_shard
 
 from persist import aio
@@ -105,8 +104,7 @@ def test_balancers_are_configured_to_follow_the_header_that_clients_send():
 
 
 def test_haproxy_accepts_the_configuration_without_a_warning_of_its_own(tmp_path: Path):
-    if (haproxy := shutil.which("haproxy")) is None:
-        pytest.skip("haproxy is not installed")
+    haproxy = installed("haproxy")
     text = (DEPLOY / "haproxy.cfg").read_text()
     for number in (1, 2, 3):
         text = text.replace(f"shard{number}:", "127.0.0.1:")

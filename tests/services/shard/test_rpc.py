@@ -26,6 +26,7 @@ COMMANDS = [
     dataclasses.replace(
         append(3, 9), transaction=c.Transaction(app_id="job", version=2**63 - 1, new_since=2**64 - 1), lease_ms=5
     ),
+    dataclasses.replace(append(3, 9), transaction=c.LogCopy.of(new_shard(), 9)),
     c.RegisterLeasedReader(reader_id=READER, lease_ms=7, purpose="test", hostname="here", use_critical_since=True),
     c.RegisterLeasedReader(reader_id=READER),
     c.DowngradeSince(reader_id=READER, since=AT, outstanding_seqno=0),
@@ -166,6 +167,20 @@ def request(**changes):
 def test_malformed_request_is_refused(changes, error):
     with pytest.raises(error):
         rpc.command_of(request(**changes))
+
+
+@pytest.mark.parametrize("name", ["mine", "persist.wal:", "persist.wal:mine"])
+def test_only_a_log_is_recorded_as_one(name: str):
+    message = request()
+    message.transaction.app_id, message.transaction.log_copy = name, True
+    with pytest.raises(InvalidArgument, match="names the log's shard"):
+        rpc.command_of(message)
+    message.transaction.log_copy = False
+    if name == "mine":
+        assert rpc.command_of(message)[1].transaction == c.Transaction(app_id=name, version=0)
+    else:
+        with pytest.raises(InvalidArgument, match="begin with"):
+            rpc.command_of(message)
 
 
 def test_bounds_turned_around_are_refused():

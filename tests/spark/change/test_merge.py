@@ -148,9 +148,10 @@ def test_table_that_is_joined_is_never_sent_whole_to_every_process(
     merge.whenNotMatchedInsertAll().whenNotMatchedBySourceDelete().execute()
     assert held.rows() == rows_of([(2, "b", 9), (3, "b", 9), (8, "x", 9)])
     joins = [line for plan in plans for line in plan.splitlines() if "Join" in line]
-    assert len(joins) == 4
+    # A small one is looked for by the tasks themselves, where no other row of the table is changed.
+    assert len(joins) == (2 if small else 4)
     assert not [line for line in joins if "BuildLeft" in line]
-    assert sum("BroadcastHashJoin" in line for line in joins) == (2 if small else 0)
+    assert sum("BroadcastHashJoin" in line for line in joins) == (1 if small else 0)
 
 
 def test_change_feed_of_another_table_is_a_source(held: Held) -> None:

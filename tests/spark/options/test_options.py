@@ -178,6 +178,7 @@ def test_stream_that_would_drop_whole_commits_is_refused() -> None:
         ({"expectedUpper": "5", "newUpper": "5"}, "beyond expectedUpper"),
         ({"commitTime": "5", "newUpper": "6", "expectedUpper": "1"}, "exclude each other"),
         ({"txnAppId": "app"}, "go together"),
+        ({"txnAppId": "persist.wal:x", "txnVersion": "1"}, "begin with"),
         ({"asOf": "5"}, "does not apply to a batch write"),
         ({"userMetadata": "x" * 65_537}, "65536 letters"),
     ],

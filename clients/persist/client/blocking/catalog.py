@@ -14,7 +14,7 @@ from persist.client.catalog.port import ReadOnlyCatalog as AioReadOnlyCatalog
 from persist.client.catalog.port import ReadWriteCatalog as AioReadWriteCatalog
 from persist.core.catalog.kinds import AnyKind, Kind, Name
 from persist.core.catalog.leadership.migrations import Upgrade
-from persist.core.catalog.objects import AuditLogKey, FenceToken, StorageUsageKey
+from persist.core.catalog.objects import AuditLogKey, FenceToken, Setting, SettingKey, StorageUsageKey
 from persist.core.catalog.open_rules import Mode
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import CatalogTransaction as AioCatalogTransaction
@@ -262,6 +262,10 @@ class CatalogTransaction(Held):
     def set(self, kind: Kind[K, V], key: K, value: V | None) -> V | None:
         """Insert, change or (None) delete one object; the previous value. Raises UniquenessViolation and as ``get``."""
         return self._call(self._inner.set, kind, key, value)
+
+    def keep(self, key: SettingKey, value: Setting | None) -> None:
+        """Set (None: delete) a setting of the library's own, which ``set`` and all others refuse. Raises OutOfSync."""
+        self._call(self._inner.keep, key, value)
 
     def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
         """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts.

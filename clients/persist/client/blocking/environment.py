@@ -445,13 +445,13 @@ class Cursor(Held):
         """
         return self._run(self._inner.fetch(count, timeout=timeout))
 
-    def acknowledge(self, up_to: int | None = None) -> None:
+    def acknowledge(self, up_to: int | None = None, *, timeout: float | None = None) -> None:
         """All times before ``up_to``, by default all that was fetched, were taken over, and need not be kept.
 
         Never beyond what was fetched here. Returning means it is durable. Raises InvalidArgument, and what the leader
         refuses it with.
         """
-        self._run(self._inner.acknowledge(up_to))
+        self._run(self._inner.acknowledge(up_to, timeout=timeout))
 
     @property
     def acknowledged(self) -> int | None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from persist.client.catalog.log.append import append
 from persist.client.catalog.port import RowLog
 from persist.client.catalog.raw import FROZEN_TAGS, RawCatalog
-from persist.core.catalog.kinds import FENCE_TOKEN, AnyKind, check_kind, check_object
+from persist.core.catalog.kept_settings import check_not_own
+from persist.core.catalog.kinds import FENCE_TOKEN, SETTING, AnyKind, check_kind, check_object
 from persist.core.catalog.leadership.fencing import EPOCH_LIMIT, KEY, check_epoch_left, check_jump
 from persist.core.catalog.leadership.repair import Tally
 from persist.core.catalog.objects import FenceToken
@@ -26,6 +27,9 @@ async def edit(
     check_kind(kind)
     check_object(kind, key, value)
     check_not_version(kind, key)
+    if kind is SETTING and value is not None:
+        # One that is not as the library writes it may be taken away.
+        check_not_own(key)
     while True:
         # Once per attempt: a catalog that others write at full speed is repaired after these were stopped.
         read = await log.snapshot(FROZEN_TAGS | {kind.tag})

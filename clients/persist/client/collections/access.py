@@ -1,9 +1,10 @@
 """Access: what collections need of a client: its shards, and the oracle and the log of a timeline."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from persist.client.table.in_doubt import TablesInDoubt
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle
 from persist.core.time.timeline import Timeline
@@ -24,3 +25,5 @@ class Access:
     oracle_of: Callable[[Timeline], Awaitable[Oracle]]
     log_of: Callable[[Timeline], Awaitable[Wal]]
     queries: "Callable[[], QueryRunner] | None" = None
+    doubts: TablesInDoubt = field(default_factory=TablesInDoubt)
+    """What statements put into tables without an answer."""

@@ -16,6 +16,7 @@ from persist.client.catalog.port import OpenableCatalog, ReadOnlyCatalog
 from persist.client.collections.access import Access
 from persist.client.collections.adopting import adoption
 from persist.client.collections.cursors.cursor import Cursor, open_cursor
+from persist.client.collections.in_time import within
 from persist.client.collections.leading import Leading
 from persist.client.collections.naming import name_of
 from persist.client.collections.reading.choosing import Readers
@@ -25,12 +26,13 @@ from persist.client.collections.reading.reads import Reads
 from persist.client.collections.reading.subscribing import Subscription
 from persist.client.shard.handles import Closes
 from persist.client.shard.times import TimeLike
+from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.asking.seen import Seen, seen_by
 from persist.core.catalog.ddl.described import ROLE, Described, Session
 from persist.core.catalog.ddl.effects import Executed
 from persist.core.catalog.ddl.statements import Leave, QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Uninitialized, UnknownObject, no_environment
+from persist.core.catalog.errors import NameChanged, Uninitialized, UnknownObject, no_environment
 from persist.core.catalog.objects import AuditLogKey
 from persist.core.catalog.values import ObjectType
 from persist.core.data.predicate import PredicateLike
@@ -39,10 +41,15 @@ from persist.core.names import catalog_shard
 from persist.core.time.isolation import Isolation
 from persist.errors import HistoryRewound, PersistError, ShardNotFound
 from persist.extras import extra
+from persist.retry.deadline import Deadline
 from persist.retry.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
+SHOWN_SECONDS: Final = 1.0
+"""At least, for showing here what was done."""
+GRANTS_TRIES: Final = 5
+"""Of a GRANT or REVOKE that others came before."""
 FOLLOW_SECONDS: Final = 60.0
 """How long one wait for changes lasts; a pause between those that failed is much shorter."""
 
@@ -159,21 +166,37 @@ class Environment(Closes):
         location was restored since this was opened: ask the client for it again), Determinate and Indeterminate (the
         leader does not answer).
         """
+        deadline = self._location.attempts.deadline(timeout)
+        for _ in range(GRANTS_TRIES if token is None else 0):
+            try:
+                return await self._execute(statements, session, None, deadline)
+            except NameChanged as error:
+                # Another one granted, or revoked, on the same object just now. The caller of this one still waits.
+                if "grants" not in error.details:
+                    raise
+        return await self._execute(statements, session, token, deadline)
+
+    async def _execute(
+        self, statements: Sequence[Statement], session: Session | None, token: Token | None, deadline: Deadline
+    ) -> tuple[Executed, ...]:
         asked = token or Token.of(self._location.runtime.random_bytes(16))
         acting, history, seen = session or self.session, None, tuple[Seen, ...]()
         with contextlib.suppress(Uninitialized):
             # What is asked for comes of what is known here, as a time that a cursor reached: a restore takes it back.
-            view = await self.strict_view()
+            async with within(deadline):
+                view = await self.strict_view()
             seen = seen_by(view, statements, acting)
             history = None if self._catalog is None else self._catalog.history
         outcome = await self._leading.execute(
-            statements, acting, asked, history=history, seen=seen, repeated=token is not None, timeout=timeout
+            statements, acting, asked, history=history, seen=seen, repeated=token is not None, timeout=seconds(deadline)
         )
         # SUBTLE: it is done, whatever keeps this from showing it, such as a store that is away: the next look says so.
+        shown = Deadline(self._location.runtime, max(deadline.remaining(), SHOWN_SECONDS))
         with contextlib.suppress(PersistError):
-            catalog = await self._opened()
-            if catalog.upper < outcome.upper:
-                await self._sync(catalog)
+            async with within(shown):
+                catalog = await self._opened()
+                if catalog.upper < outcome.upper:
+                    await self._sync(catalog)
         return outcome.executed
 
     async def adopt(

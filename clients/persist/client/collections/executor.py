@@ -8,9 +8,10 @@ and cursors, wait a little and go together: see ``advances``. Source: collection
 import asyncio
 import contextlib
 import copy
+import logging
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from persist.client.catalog.port import ReadWriteCatalog
@@ -18,7 +19,8 @@ from persist.client.collections.advances import Advances, Asked
 from persist.client.collections.moving import BEFORE, OF_ALL, Moving, other_request, refused_before
 from persist.client.collections.ports import UNFIT, Storage
 from persist.core.catalog.ddl.asking.outcomes import made_key, made_of, made_text
-from persist.core.catalog.ddl.asking.seen import Seen, check_seen
+from persist.core.catalog.ddl.asking.seen import SEEN_OF_MOVE_MAX, Seen, checking_seen
+from persist.core.catalog.ddl.asking.unreadable import unreadable
 from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
@@ -51,7 +53,7 @@ PLANNING_SECONDS: Final = 0.02
 """After which whatever else this process does has its turn."""
 _EXECUTED_BYTES: Final = 512
 _RETRY_MS: Final = 500
-
+_log = logging.getLogger("persist.control")
 
 _MOVES: Final = (AdvanceHold, Acknowledge)
 """Small, and asked for often."""
@@ -70,16 +72,20 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _Done:
+    """What came of a request. ``durable``: the catalog says so, and no later leader does anything else."""
+
     body: bytes
-    task: "asyncio.Task[DdlOutcome]"
-    request_bytes: int
+    outcome: DdlOutcome | PersistError
+    durable: bool
+    moves: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _Running:
     body: bytes
-    outcome: DdlOutcome | PersistError
+    task: "asyncio.Task[_Done]"
+    request_bytes: int
 
 
 class Executor:
@@ -116,9 +122,10 @@ class Executor:
     ) -> DdlOutcome:
         """Carry out statements as one transaction; with a ``token`` once, however often it is asked.
 
-        ``seen``: what names meant to who asks. What is refused under a token is refused from then on; where it is a
-        ``repeated`` attempt that is in the catalog before this raises, so that no later leader carries out an earlier
-        one. Goes on when the caller is cancelled, which a repetition with the token shows. Raises UnknownObject,
+        ``seen``: what names meant to who asks. What is refused under a token is refused from then on, and what changes
+        nothing changes nothing. Where another attempt may come (``repeated``) the catalog has that before it is
+        answered, found out now or remembered, so that no later leader carries one out. Goes on when the caller is
+        cancelled, which a repetition with the token shows. Raises UnknownObject,
         PrivilegeMissing, DependentObjects, UniquenessViolation and others that say what is wrong with a statement,
         NameChanged, InvalidArgument (the token was that of others, or what it asks for was refused by a leader before),
         Overloaded, Fenced, LocationError (Indeterminate: closed meanwhile).
@@ -128,21 +135,22 @@ class Executor:
             raise InvalidArgument(
                 "a request has statements", hint=f"one to {STATEMENTS_MAX}", statements=len(statements)
             )
+        is_move = len(statements) == 1 and isinstance(statements[0], _MOVES)
+        if is_move and len(seen) > SEEN_OF_MOVE_MAX:
+            raise InvalidArgument(
+                "who moves one position names few objects", hint=f"{SEEN_OF_MOVE_MAX} at most", seen=len(seen)
+            )
         token, repeated = token or Token.of(self._runtime.random_bytes(16)), repeated and token is not None
-        if len(statements) == 1 and isinstance(statements[0], _MOVES):
+        if is_move:
             body, size = weighed(statements, session)
         else:
             body, size = await self._runtime.offload(weighed, statements, session)
-        known = self._running.get(token) or self._done.get(token)
-        if known is None:
-            known = self._begin(_Request(statements, session, token, body, tuple(seen), repeated), size)
-        elif known.body != body:
+        done = await self._done_once(_Request(statements, session, token, body, tuple(seen), repeated), size)
+        if done.body != body:
             raise other_request(token)
-        if isinstance(known, _Running):
-            return await outcome_of(known.task, "who led was ended while it carried this out")
-        if isinstance(known.outcome, PersistError):
-            raise copy.copy(known.outcome)
-        return known.outcome
+        if isinstance(done.outcome, PersistError):
+            raise copy.copy(done.outcome)
+        return done.outcome
 
     async def begin(self) -> None:
         """Make what an environment begins with, unless it is there. Raises Fenced, LocationError."""
@@ -153,10 +161,31 @@ class Executor:
         """End what is under way; its outcome is that of the catalog."""
         await self._tasks.close()
 
-    def _begin(self, asked: _Request, size: int) -> _Running:
+    async def _done_once(self, asked: _Request, size: int) -> _Done:
+        """What came of the token of a request, of this one or another. The only way out: where another attempt may come
+        it is durable.
+        """
+        done = None
+        while True:
+            running = self._running.get(asked.token)
+            if running is None:
+                done = self._done.get(asked.token, done)
+                if done is None or (asked.repeated and not done.durable):
+                    running = self._begin(asked, size, done)
+            elif running.body != asked.body and not asked.repeated:
+                raise other_request(asked.token)
+            if running is not None:
+                done = await outcome_of(running.task, "who led was ended while it carried this out")
+            assert done is not None
+            if done.durable or not asked.repeated:
+                return done
+
+    def _begin(self, asked: _Request, size: int, done: _Done | None) -> _Running:
+        """Carry it out, or make durable what is ``done`` under its token."""
         if self._working and self._working + size > WORK_BYTES_MAX:
             raise Overloaded("too many statements are worked on", hint="ask later", retry_after_ms=_RETRY_MS)
-        known = _Running(asked.body, self._tasks.start(self._execute(asked)), size)
+        work = self._execute(asked) if done is None else self._keep_done(asked, done)
+        known = _Running(asked.body if done is None else done.body, self._tasks.start(work), size)
         self._working += size
         self._running[asked.token] = known
         known.task.add_done_callback(lambda _: self._ended(asked.token, known))
@@ -165,55 +194,74 @@ class Executor:
     def _ended(self, token: Token, known: _Running) -> None:
         """Remember what it came to, within bounds: refusals too, or what was refused could happen when it comes again.
 
-        SUBTLE: an error as it was raised would keep all that its frames name.
+        What raised may be asked again: nothing of it happened, or it is found in the catalog.
         """
         self._working -= known.request_bytes
         del self._running[token]
-        if known.task.cancelled():
+        if known.task.cancelled() or known.task.exception() is not None:
             return
-        error = known.task.exception()
-        if error is not None and not _is_refusal(error):
-            # It may be asked again: nothing of it happened, or it is found in the catalog.
-            return
-        outcome = known.task.result() if error is None else _bare(error)
-        self._done[token] = _Done(known.body, outcome)
-        self._done_bytes += _bytes_of(outcome)
+        before, self._done[token] = self._done.get(token), known.task.result()
+        self._done_bytes += _bytes_of(self._done[token]) - (0 if before is None else _bytes_of(before))
         while len(self._done) > REMEMBERED_MAX or self._done_bytes > REMEMBERED_BYTES_MAX:
-            _, oldest = self._done.popitem(last=False)
-            self._done_bytes -= _bytes_of(oldest.outcome)
+            self._done_bytes -= _bytes_of(self._done.popitem(last=False)[1])
 
-    async def _execute(self, asked: _Request) -> DdlOutcome:
-        if len(asked.statements) == 1 and isinstance(asked.statements[0], _MOVES):
-            return await self._advances.put(
-                Asked(asked.statements[0], asked.session, asked.token, asked.body, asked.seen, asked.repeated)
+    async def _execute(self, asked: _Request) -> _Done:
+        """What is refused is an outcome, too. Raises what says nothing of the request: see ``_is_told``."""
+        statement = asked.statements[0]
+        if len(asked.statements) == 1 and isinstance(statement, _MOVES):
+            return await self._move(
+                Asked(statement, asked.session, asked.token, asked.body, asked.seen, asked.repeated)
             )
         async with self._turn:
             await self._begun()
             try:
                 return await self._transact(asked)
             except PersistError as refused:
-                if not asked.repeated or not _is_told(refused):
+                if not _is_told(refused) or (isinstance(refused, OutOfSync) and not asked.repeated):
                     raise
-                done = await self._refused(asked)
-                if done is None:
-                    raise
-                return done
+                done = _Done(asked.body, _bare(refused), durable=False, moves=False)
+            return await self._keep(asked, done) if asked.repeated else done
 
-    async def _transact(self, asked: _Request) -> DdlOutcome:
+    async def _move(self, asked: Asked) -> _Done:
+        try:
+            return _Done(asked.body, await self._advances.put(asked), durable=True, moves=True)
+        except OutOfSync as error:
+            if asked.repeated:
+                raise _may_happen(asked.token) from error
+            raise
+        except PersistError as refused:
+            if not _is_told(refused):
+                raise
+            return _Done(asked.body, _bare(refused), durable=asked.repeated, moves=True)
+
+    async def _keep_done(self, asked: _Request, done: _Done) -> _Done:
+        """What is remembered, once it is durable."""
+        async with self._turn:
+            if not done.moves:
+                return await self._keep(asked, done)
+            try:
+                if await self._moving.refuse(asked.token, done.body):
+                    return replace(done, durable=True)
+            except OutOfSync as error:
+                raise _may_happen(asked.token) from error
+        return await self._execute(asked)
+
+    async def _transact(self, asked: _Request) -> _Done:
         backoff, patient = self._backoff(), True
         while True:
             done = self._before(asked)
             if done is not None:
-                return done
+                return _Done(asked.body, done, durable=True, moves=False)
             transaction = self._catalog.transaction(token=asked.token)
             transaction.told_body = asked.body
             try:
-                check_seen(CatalogView.at(transaction.snapshot), asked.seen, asked.session)
-                effects, executed = await self._planned(transaction, asked.statements, asked.session, patient=patient)
-                # SUBTLE: what changes nothing now could change something when an earlier attempt arrives.
-                if asked.repeated or transaction.batch().changes:
-                    transaction.set(SETTING, made_key(asked.token), Setting(made_text(executed)))
-                return DdlOutcome(executed, await self._committed(transaction, effects))
+                effects, executed = await self._planned(transaction, asked, patient=patient)
+                # SUBTLE: what changes nothing now could change something when another attempt arrives.
+                durable = asked.repeated or bool(transaction.batch().changes)
+                if durable:
+                    transaction.keep(made_key(asked.token), Setting(made_text(executed)))
+                outcome = DdlOutcome(executed, await self._committed(transaction, effects))
+                return _Done(asked.body, outcome, durable=durable, moves=False)
             except OutOfSync as error:
                 patient = False
                 if not await backoff.pause():
@@ -224,49 +272,44 @@ class Executor:
     async def _set_aside(self, shard: ShardId) -> None:
         """No item begins with this shard any more: that of its name is made under an id of its own."""
         transaction = self._catalog.transaction()
-        transaction.set(SETTING, gone_key(shard), Setting("columns of others"))
+        transaction.keep(gone_key(shard), Setting("columns of others"))
         with contextlib.suppress(OutOfSync):
             await self._commit(transaction)
 
-    async def _refused(self, asked: _Request) -> DdlOutcome | None:
-        """Commit a fence: from then on no attempt under the token does anything. Returns the outcome of one that did.
+    async def _keep(self, asked: _Request, done: _Done) -> _Done:
+        """Commit what nothing was committed for: from then on no attempt under the token does anything else. Returns
+        it, or what an attempt came to that had happened after all.
 
-        Raises LocationError: it is not known, then, whether an earlier attempt will.
+        Raises LocationError: it is not known, then, whether another attempt will.
         """
-        backoff = self._backoff()
+        refused, backoff = isinstance(done.outcome, PersistError), self._backoff()
+        body = refused_body(done.body) if refused else done.body
         while True:
-            done = self._before(asked, is_refused=True)
-            if done is not None or self._is_refused(asked):
-                return done
+            there = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
+            if there is not None:
+                happened = refused and there.body in (b"", done.body) and asked.body == done.body
+                outcome = self._before(asked) if happened else None
+                return replace(done, outcome=outcome or done.outcome, durable=True)
             transaction = self._catalog.transaction(token=asked.token)
-            transaction.told_body = refused_body(asked.body)
+            transaction.told_body = body
             transaction.always = True
+            if isinstance(done.outcome, DdlOutcome):
+                transaction.keep(made_key(asked.token), Setting(made_text(done.outcome.executed)))
             try:
                 await self._commit(transaction)
+                return replace(done, durable=True)
             except OutOfSync:
                 if not await backoff.pause():
-                    raise Indeterminate(
-                        "it was refused, but an earlier attempt of it may still happen",
-                        hint="repeat it under its token",
-                        token=asked.token,
-                    ) from None
-            else:
-                return None
+                    raise _may_happen(asked.token) from None
 
-    def _is_refused(self, asked: _Request) -> bool:
-        done = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
-        return done is not None and done.body == refused_body(asked.body)
-
-    def _before(self, asked: _Request, *, is_refused: bool = False) -> DdlOutcome | None:
+    def _before(self, asked: _Request) -> DdlOutcome | None:
         """What came of it when it was carried out before: tags, and what was made or changed then, by what names these
-        have now. Raises InvalidArgument: it was refused then (unless ``is_refused``), or it was another request.
+        have now. Raises InvalidArgument: it was refused then, or it was another request.
         """
         done = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
         if done is None:
             return None
-        if self._is_refused(asked):
-            if is_refused:
-                return None
+        if done.body == refused_body(asked.body):
             raise refused_before(asked.token)
         first_outcome(asked.token, done, asked.body)
         view = CatalogView.at(self._catalog.transaction().snapshot)
@@ -296,14 +339,24 @@ class Executor:
                 bootstrap(transaction)
                 await self._catalog.commit(transaction)
                 self._is_begun = True
+                for key in unreadable(self._catalog.objects(SETTING)):
+                    _log.warning("setting %r is none that persist wrote, and counts for nothing", key.name[:80])
 
-    async def _planned(
-        self, transaction: CatalogTransaction, statements: tuple[Statement, ...], session: Session, *, patient: bool
-    ) -> tuple[Effects, tuple[Executed, ...]]:
-        objects = touched(CatalogView.at(transaction.snapshot), statements, session)
+    async def _planned(self, transaction: CatalogTransaction, asked: _Request, *, patient: bool) -> Planned:
+        objects = touched(CatalogView.at(transaction.snapshot), asked.statements, asked.session)
         frontiers = await self._storage.frontiers(objects)
-        now_ms = self._runtime.now_ms()
-        steps = planned_in_steps(transaction, statements, session, frontiers, now_ms, environment=self._environment)
+        steps = _checked(
+            CatalogView.at(transaction.snapshot),
+            asked,
+            planned_in_steps(
+                transaction,
+                asked.statements,
+                asked.session,
+                frontiers,
+                self._runtime.now_ms(),
+                environment=self._environment,
+            ),
+        )
         return await self._in_steps(steps, transaction, patient=patient)
 
     async def _in_steps(
@@ -360,24 +413,35 @@ class Executor:
         return Backoff(self._runtime, self._settings, Deadline(self._runtime, self._settings.timeout_ms / 1000))
 
 
-def _is_told(error: BaseException) -> bool:
+def _is_told(error: PersistError) -> bool:
     """Whether it says that nothing happened, and why, and not that it is not known, or to be asked elsewhere."""
-    return isinstance(error, PersistError) and not isinstance(error, OF_ALL)
+    return not isinstance(error, OF_ALL)
 
 
-def _is_refusal(error: BaseException) -> bool:
-    return _is_told(error) and not isinstance(error, OutOfSync)
+def _checked(
+    view: CatalogView, asked: _Request, steps: Generator[None, None, Planned]
+) -> Generator[None, None, Planned]:
+    """The same steps, once the names are found to mean what they did: in the very snapshot that is planned on."""
+    yield from checking_seen(view, asked.seen, asked.session)
+    return (yield from steps)
 
 
-def _bare(error: BaseException) -> PersistError:
+def _may_happen(token: Token) -> Indeterminate:
+    return Indeterminate(
+        "it was refused, but another attempt of it may still happen", hint="repeat it under its token", token=token
+    )
+
+
+def _bare(error: PersistError) -> PersistError:
+    """SUBTLE: an error as it was raised would keep all that its frames name."""
     found = copy.copy(error)
-    assert isinstance(found, PersistError)
     found.__traceback__ = found.__cause__ = found.__context__ = None
     return found
 
 
-def _bytes_of(outcome: DdlOutcome | PersistError) -> int:
+def _bytes_of(done: _Done) -> int:
     """About what an outcome takes."""
+    outcome = done.outcome
     if isinstance(outcome, PersistError):
         return _EXECUTED_BYTES + len(str(outcome))
     return sum(_EXECUTED_BYTES + len(each.tag) + len(each.name) + len(each.notice) for each in outcome.executed)

@@ -18,6 +18,7 @@ from persist.client.catalog.durable import DurableCatalog
 from persist.client.catalog.implementation import find_catalog
 from persist.client.collections.access import Access
 from persist.client.collections.leader import Leads, LoneLeader
+from persist.client.collections.reading.ticking import Attended
 from persist.client.collections.seat import Occupied, Seat, take_seat
 from persist.core.catalog.ddl.asking.seen import Seen
 from persist.core.catalog.ddl.described import Session
@@ -159,16 +160,22 @@ class Leading:
                 raise self._silent(unsure[-1] if unsure else None, failure)
             await self._location.runtime.sleep(PAUSE_SECONDS)
 
-    async def attend(self) -> None:
+    async def attend(self) -> Attended:
         """See that a process leads, where that takes nothing but this one: in a directory, or in memory.
 
         Raises nothing: a call that waits for what a leader does says what it waits for.
         """
-        if self._servers is None and self._location.home:
-            try:
-                await self._found()
-            except PersistError as error:
-                _log.debug("nothing leads the environment %s: %s", self._environment, error)
+        if self._servers is not None or not self._location.home:
+            return Attended.NOWHERE
+        led = self._own is not None
+        try:
+            found = await self._found()
+        except PersistError as error:
+            _log.debug("nothing leads the environment %s: %s", self._environment, error)
+            return Attended.NOWHERE
+        if found is not self._own:
+            return Attended.ELSEWHERE
+        return Attended.HERE if led else Attended.BEGUN
 
     async def close(self) -> None:
         """Lead no more, and let the next one. What is under way neither goes on nor begins to lead."""

@@ -19,7 +19,6 @@ from persist.core.catalog.ddl.planning.holding import meant
 from persist.core.catalog.ddl.statements import tag_of
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import Fenced, NameChanged, NotWritable, OutOfSync, UnknownObject
-from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.ids import Token
 from persist.errors import HistoryRewound, InvalidArgument, LocationError, PersistError
@@ -69,6 +68,21 @@ class Moving:
             middle = len(asked) // 2
             return [*await self.move(asked[:middle]), *await self.move(asked[middle:])]
 
+    async def refuse(self, token: Token, body: bytes) -> bool:
+        """Keep that a request was refused before; False: it had happened after all. Raises OutOfSync, and OF_ALL."""
+        backoff = self._backoff()
+        while True:
+            transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
+            known = self._moved.follow(transaction.snapshot).get(token)
+            if known is not None:
+                return known.refused or known.body != body
+            transaction.keep(*self._moved.added([Move(token, body, refused=True)]))
+            try:
+                await self._committed(transaction, Effects())
+            except OutOfSync:
+                if not await backoff.pause():
+                    raise
+
     async def _together(self, asked: Sequence[Asked], refusal: PersistError | None) -> Sequence[Outcome]:
         """All in one transaction; with a ``refusal`` they are refused in it."""
         backoff = self._backoff()
@@ -98,7 +112,7 @@ class Moving:
         ]
         upper = self._catalog.upper
         if kept:
-            transaction.set(SETTING, *self._moved.added(kept))
+            transaction.keep(*self._moved.added(kept))
             upper = await self._committed(transaction, effects)
         return [
             outcome if outcome is not None else _outcome(found[number], upper) for number, outcome in enumerate(told)

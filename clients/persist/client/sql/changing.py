@@ -22,6 +22,7 @@ from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.write.inputs import with_defaults
 from persist.client.sql import given as values_given
 from persist.client.sql.bind.binding import TARGET, BoundQuery, BoundRelation
+from persist.client.sql.bind.exact import by_meaning
 from persist.client.sql.errors import Sent, SqlConflict, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.fitting import Each, fitted
 from persist.client.sql.parse.literals import Literals
@@ -32,12 +33,13 @@ from persist.client.sql.results import Result
 from persist.client.sql.run.engine import Relation
 from persist.client.sql.run.relations import Rows, repeated
 from persist.client.sql.system import CatalogNames, system_collection, system_rows
-from persist.client.sql.transacting.doubts import TablesInDoubt
+from persist.client.sql.transacting.doubts import OwnDoubts
 from persist.client.sql.transacting.meant import Meant
 from persist.client.table.rows import lacking, times, updates_of, widened
 from persist.client.table.table import Table
 from persist.client.table.transaction import TableTransaction, transact
 from persist.client.table.unique import KeyTwice, check_keys
+from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
@@ -122,14 +124,7 @@ class RowChanger:
         self._queries = queries
         self._sent = sent
         self._tables = Tables(queries.access)
-        self._doubts = TablesInDoubt()
-
-    async def settle(self) -> str:
-        """Find out what came of rows that were put into tables without an answer; what the user should know of it.
-
-        One or two RPCs for each such table, none where there is none. Raises Determinate: it is still not known.
-        """
-        return await self._doubts.settle(self._queries.variables.timeout)
+        self.doubts = OwnDoubts(queries.access.doubts)
 
     def deadline(self) -> "Deadline":
         """Of a statement that begins now."""
@@ -190,7 +185,7 @@ class RowChanger:
         if statement.returning:
             returned = await self._returned(statement, target, shown.select(target.column_names))
         if target.mode != "wal":
-            await self._direct(work, target, new)
+            await self._direct(work, target, new, statement)
         else:
             before = work.writes.get(target.id)
             pieces = [times(old, -1), new]
@@ -261,10 +256,10 @@ class RowChanger:
             for held in read.held.values():
                 if held.table is None or held.table.wal is None:
                     continue
-                now = await transaction.snapshot(held.table)
+                now = await transaction.snapshot(held.table, timeout=seconds(deadline))
                 if now.as_of <= read.ts:
                     continue
-                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1)
+                changes = await held.reader.diffs(read.ts + 1, now.as_of + 1, timeout=seconds(deadline))
                 for rows in work.rows.get(held.stands_for.id, []):
                     if (await changes.to_arrow(where=rows)).num_rows:
                         raise SqlConflict(
@@ -299,15 +294,16 @@ class RowChanger:
         given = await self._given(work, statement)
         every = [*schema.key, *schema.val]
         wanted = statement.columns or tuple(field.name for field in every)[: len(given)]
-        known = {field.name.lower(): field.name for field in every}
-        unknown = [name for name in wanted if name.lower() not in known]
-        if unknown or len(set(wanted)) < len(wanted):
+        columns = [field.name for field in every]
+        known = by_meaning(wanted, columns)
+        unknown = [name for name in wanted if name not in known]
+        if unknown or len(set(known.values())) < len(wanted):
             raise SqlError(
-                "no such column, or twice", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown or wanted)
+                "no such column, or twice", hint=f"of {', '.join(columns)}", columns=", ".join(unknown or wanted)
             )
         if len(wanted) != len(given):
             raise SqlError("as many values as columns are needed", columns=len(wanted or every), values=len(given))
-        named = {known[name.lower()]: column for name, column in zip(wanted, given, strict=True)}
+        named = {known[name]: column for name, column in zip(wanted, given, strict=True)}
         first = next(iter(given), None)
         rows = 0 if first is None else first.rows if isinstance(first, Each) else len(first)
         return await computed(self._queries.runtime, rows, fitted, named, every, rows)
@@ -340,9 +336,10 @@ class RowChanger:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(statement.alias, quoted=True)))
         assignments = dict(statement.assignments) if isinstance(statement, Update) else {}
         every = [*schema.key, *schema.val]
-        known = {field.name.lower(): field.name for field in every}
-        if unknown := [name for name in assignments if name.lower() not in known]:
-            raise SqlError("no such column", hint=f"of {', '.join(known.values())}", columns=", ".join(unknown))
+        columns = [field.name for field in every]
+        known = by_meaning(assignments, columns)
+        if unknown := [name for name in assignments if name not in known]:
+            raise SqlError("no such column", hint=f"of {', '.join(columns)}", columns=", ".join(unknown))
         query = exp.select(exp.column(ROW, statement.alias, quoted=True).as_(ROW))
         for at, expression in enumerate(assignments.values()):
             query = query.select(exp.alias_(expression.copy(), f"persist_new_{at}"))
@@ -356,7 +353,7 @@ class RowChanger:
         bound, names = await self._queries.bound(query, work.meant)
         rows, schema = await self._target_rows(work, bound, names, target)
         found, _ = await self._run(work, bound, names, rows)
-        names_of = None if isinstance(statement, Delete) else [known[name.lower()] for name in assignments]
+        names_of = None if isinstance(statement, Delete) else [known[name] for name in assignments]
         return *await self._computed(found, _taken, found, rows, schema, names_of), schema
 
     async def _target_rows(
@@ -408,7 +405,8 @@ class RowChanger:
             system = system_collection(each.described)
             written = work.writes.get(each.described.id)
             if system is not None:
-                rows = await system_rows(system, self._queries.environment, names)
+                role = self._queries.variables.session.role
+                rows = await system_rows(system, self._queries.environment, names, role)
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())
@@ -440,6 +438,7 @@ class RowChanger:
         else:
             at = None if work.ts is None else AsOf(work.ts)
             found = await self._queries.readers.at_one_time(names, roots, replace(asked, as_of=at), timeout=timeout)
+        self._queries.touch(found)
         work.reads.append(found)
         work.ts = found.ts
         return {**known, **found.snapshots}
@@ -458,7 +457,7 @@ class RowChanger:
             await self._queries.said(bound, 0), dict.fromkeys(bound.relations, Rows(rows))
         )
 
-    async def _direct(self, work: ChangingTransaction, target: Described, new: pa.Table) -> None:
+    async def _direct(self, work: ChangingTransaction, target: Described, new: pa.Table, statement: Dml) -> None:
         """SUBTLE: rows of a table that is written directly are there at once, and no COMMIT can take part in that."""
         if work.explicit:
             raise SqlNotSupported(
@@ -469,12 +468,13 @@ class RowChanger:
         table, timeout = await self._opened(target, self.deadline()), self._queries.variables.timeout
         # Columns may have been added since this opened it, or by another writer to its shard.
         given = (await table.fitted(new, timeout=timeout)).drop_columns([TS.name])
-        self._doubts.check(target)
+        await self.doubts.check(target, given, statement, timeout)
+        self._queries.touched |= {table.shard}
         try:
             with _keys_of(target), self._sent.sending():
                 work.ts = await table.insert(given, timeout=timeout)
         except (Indeterminate, asyncio.CancelledError):
-            self._doubts.add(target, table)
+            self.doubts.add(target, table, given, statement)
             raise
 
     async def _opened(self, described: Described, deadline: "Deadline") -> Table:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -31,6 +32,8 @@ _BY_ENDING: Final = {
 }
 
 
+_NEAR: Final = 1e-9
+"""Between a number and itself as a float, of itself."""
 _TRUE: Final = [word for each in ("true", "t", "yes", "y", "on", "1") for word in (each, each.upper(), each.title())]
 _FALSE: Final = [word for each in ("false", "f", "no", "n", "off", "0") for word in (each, each.upper(), each.title())]
 
@@ -89,21 +92,53 @@ def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
         true_values=_TRUE,
         false_values=_FALSE,
     )
-    return pyarrow.csv.read_csv(statement.path, read_options=reading, parse_options=parsing, convert_options=converting)
+    found = pyarrow.csv.read_csv(
+        statement.path, read_options=reading, parse_options=parsing, convert_options=converting
+    )
+    for at, (name, asked) in enumerate(zip(found.schema.names, wanted, strict=False)):
+        if _is_written_number(known.get(asked, pa.string())):
+            found = found.set_column(at, name, pc.utf8_trim_whitespace(found.column(at)))
+    return found
+
+
+def _is_written_number(kind: pa.DataType) -> bool:
+    """Whether Arrow reads other numbers of such a type than stand there, where they do not fit."""
+    return T.is_decimal(kind) or T.is_floating(kind)
 
 
 def _in_csv(kind: pa.DataType) -> pa.DataType:
     """As what a value is read that is put into such a column: what Arrow does not read itself is a text."""
     zoned = T.is_timestamp(kind) and kind.tz is not None
-    return pa.string() if zoned or T.is_binary(kind) or T.is_nested(kind) else kind
+    return pa.string() if zoned or T.is_binary(kind) or T.is_nested(kind) or _is_written_number(kind) else kind
 
 
 def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:
     with pyarrow.json.open_json(path) as file:
         seen = file.schema
     told = [pa.field(field.name, _in_json(field.type, known.get(field.name.lower()))) for field in seen]
-    options = pyarrow.json.ParseOptions(explicit_schema=pa.schema(told))
-    return pyarrow.json.read_json(path, parse_options=options)
+    found = pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=pa.schema(told)))
+    _check_numbers(path, found)
+    return found
+
+
+def _check_numbers(path: str, found: pa.Table) -> None:
+    """Raise ValueError where Arrow read another number than is written: too large for a float, or not near to the one
+    that it reads as a float.
+    """
+    for field in found.schema:
+        if T.is_floating(field.type) and pc.any(pc.is_inf(found.column(field.name))).as_py():
+            raise ValueError(f"{field.name} has a number that is out of range")
+    exact = [field.name for field in found.schema if T.is_decimal(field.type)]
+    if not exact:
+        return
+    floats = pyarrow.json.ParseOptions(
+        explicit_schema=pa.schema([(name, pa.float64()) for name in exact]), unexpected_field_behavior="ignore"
+    )
+    said = pyarrow.json.read_json(path, parse_options=floats)
+    for name in exact:
+        near, given = found.column(name).cast(pa.float64()), said.column(name)
+        if pc.any(pc.greater(pc.abs(pc.subtract(near, given)), pc.multiply(pc.abs(given), _NEAR))).as_py():
+            raise ValueError(f"{name} has a number that does not fit {found.schema.field(name).type}")
 
 
 def _in_json(seen: pa.DataType, kind: pa.DataType | None) -> pa.DataType:

@@ -3,11 +3,10 @@
 Source: collections: the flow of DDL.
 """
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +20,6 @@ from persist.client.sql.querying import Queries
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.data.schema import Schema
 
-_SECRET: Final = re.compile(r"passw|secret|token|://[^/]*:[^/]*@", re.IGNORECASE)
 _DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold | ddl.CreateSink
 
 
@@ -118,11 +116,8 @@ async def beginning_now(defines: Sequence[Defined], queries: Queries) -> list[dd
 
 
 def _created(source: ddl.CreateSource) -> str:
-    """The command that makes a source. Where secrets may be, values are left to the person who types it."""
-    given = " ".join(
-        f"-o {shlex.quote(f'{name}={value}')}" if not _SECRET.search(f"{name}={value}") else f"-o {name}=…"
-        for name, value in source.options
-    )
+    """The command that makes a source. Values of options, of which any may be secret, are left to who typed them."""
+    given = " ".join(f"-o {shlex.quote(name)}=…" for name, _ in source.options)
     return f"persist source create {shlex.quote(source.name.item)} --type {source.type} {given}".rstrip()
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, ArrowField
+from persist.arrow.exact import cast_exactly
 from persist.client.sql.bind.meaning import bytes_of
 from persist.client.sql.errors import SqlFailed
 from persist.core.data.types import T, is_text
@@ -97,20 +98,16 @@ def _fitted(column: "Column | Each | None", kind: pa.DataType, rows: int) -> "Co
 def _of_numbers(texts: ArrowArray, kind: pa.DataType) -> "Column | Nulls":
     """Numbers in the type of a column: none of them goes by way of another's type."""
     if is_text(kind):
-        return texts.cast(kind)
+        return cast_exactly(texts, kind)
     if T.is_floating(kind):
-        found = texts.cast(kind)
-        is_other = pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "[1-9]"))
-        if pc.any(pc.is_inf(found)).as_py() or pc.any(is_other).as_py():
-            raise ValueError("a number is out of range")
-        return found
+        return cast_exactly(texts, kind)
     behind = pc.utf8_length(pc.replace_substring_regex(texts, r"^[^.]*\.?", ""))
     scale = pc.max(behind).as_py() or 0
     if not scale and T.is_integer(kind):
-        return texts.cast(kind)
+        return cast_exactly(texts, kind)
     if scale >= DIGITS_MAX:
         raise ValueError("a number has too many digits")
-    return _assigned(pa.chunked_array([texts.cast(pa.decimal256(DIGITS_MAX, scale))]), kind)
+    return _assigned(pa.chunked_array([cast_exactly(texts, pa.decimal256(DIGITS_MAX, scale))]), kind)
 
 
 def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
@@ -123,14 +120,11 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     if is_text(kind) and T.is_decimal(column.type):
         # Arrow writes small ones with an exponent.
         return pa.array([None if each is None else format(each, "f") for each in column.to_pylist()], kind)
-    if T.is_decimal(kind) and T.is_integer(column.type):
-        # Arrow asks for room for whatever such an integer could be.
-        return column.cast(pa.decimal256(76, kind.scale)).cast(kind)
     if T.is_decimal(kind) and T.is_decimal(column.type) and column.type.scale > kind.scale:
         rounded: Column = pc.round(column, ndigits=kind.scale, round_mode="half_towards_infinity")
-        return rounded.cast(kind)
+        return cast_exactly(rounded, kind)
     if not is_text(column.type):
-        return column.cast(kind)
+        return cast_exactly(column, kind)
     column = column.cast(pa.string())
     if T.is_binary(kind):
         return pa.array([None if text is None else bytes_of(text) for text in column.to_pylist()], kind)
@@ -141,8 +135,8 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
         # Without a zone it is in that of the session, which is UTC.
         zoned = pc.match_substring_regex(column, _ZONED)
         texts: Column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, _zone(column), ""))
-        return texts.cast(kind)
-    return column.cast(kind)
+        return cast_exactly(texts, kind)
+    return cast_exactly(column, kind)
 
 
 def _zone(column: Column) -> Column:

@@ -43,6 +43,8 @@ class Following:
     def __init__(self, subscription: Subscription, schema: pa.Schema, progress: bool) -> None:
         """``open`` makes them. ``schema``: of the rows."""
         self.schema = schema
+        self.notice = ""
+        """What there is to say besides."""
         self._subscription = subscription
         self._progress = progress
 
@@ -63,6 +65,7 @@ class Following:
             columns=columns,
             timeout=queries.variables.timeout,
         )
+        queries.touched = {each.data for each in bound.reads if each.data is not None}
         described = bound.reads[0].schema
         assert described is not None
         fields = [field for field in [*described.key, *described.val] if columns is None or field.name in columns]

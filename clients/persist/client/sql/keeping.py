@@ -87,7 +87,9 @@ class RefreshedElsewhere:
 async def _bound(asked: QueryAt) -> BoundQuery:
     offload = system().offload
     query = _query_of(await large.parsed(asked.query, None, system().now_ms(), offload))
-    return await large.bound(query, _Names(asked.items), Session(), offload, definite=True, known=asked.known)
+    return await large.bound(
+        query, _Names(asked.items), Session(), offload, definite=True, known=asked.known, is_kept=True
+    )
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def bound_of(query: str, items: tuple[Described, ...], known: tuple[KnownColumns
     ``bind``, and QueryFailed.
     """
     parsed = _query_of(parse(query, now_ms=system().now_ms(), kept=True))
-    return pushed(bind(parsed, _Names(items), Session(), definite=True, known=known))
+    return pushed(bind(parsed, _Names(items), Session(), definite=True, known=known, is_kept=True))
 
 
 def _query_of(parsed: list[Parsed]) -> exp.Expr:

@@ -35,6 +35,7 @@ from persist.core.catalog.errors import Uninitialized, UnknownObject
 from persist.core.catalog.values import Id
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import DIFF
+from persist.core.ids import ShardId
 from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.extras import extra
@@ -62,10 +63,13 @@ class Queries:
         self.runtime = environment.access.client.location.runtime
         self._engines: dict[object, Engine] = {}
         self._ends: Deadline | None = None
+        self.touched: set[ShardId] = set()
+        """What the statement read, or is to change, so far."""
 
     def begin(self) -> None:
         """Another statement begins, and its time."""
         timeout = self.variables.timeout
+        self.touched.clear()
         self._ends = None if timeout is None else Deadline(self.runtime, timeout)
 
     @property
@@ -222,7 +226,14 @@ class Queries:
             return
         assert names is not None
         async with self.readers.reading(names, roots, asked, timeout=self.patience) as found:
+            self.touch(found)
             yield found, found.ts
+
+    def touch(self, found: AtOneTime) -> None:
+        """The statement reads these."""
+        for held in found.held.values():
+            every = (held.described, held.stands_for, *held.made_of)
+            self.touched |= {each.data for each in every if each.data is not None}
 
     async def explanation(self, select: Select) -> Explanation:
         """The time a query would be read at now, and why. Raises as ``answer``."""
@@ -268,7 +279,7 @@ class Queries:
         for name, each in bound.relations.items():
             system = system_collection(each.described)
             if system is not None:
-                rows = await system_rows(system, self.environment, names)
+                rows = await system_rows(system, self.environment, names, self.variables.session.role)
                 made[name] = of_table(rows.select(arrow(each, each.columns).names))
             else:
                 made[name] = stored(each, snapshots[each.described.id])

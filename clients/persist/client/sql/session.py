@@ -34,11 +34,14 @@ from persist.client.sql.variables import Variables
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.ddl.privileges import check_owns
+from persist.core.catalog.ddl.resolve import unknown
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
-from persist.errors import NotReadable
+from persist.errors import NotReadable, PersistError
+from persist.redaction import scrub
 from persist.threads import users
 
 _NOT_BEGUN: Final = "none was begun"
@@ -104,8 +107,8 @@ class SqlSession(Closes):
         have happened. Raises SqlError and those of it, UnknownObject, PrivilegeMissing, MultipleTimelines, NotReadable,
         BelowHold, NotYetAvailable, and what else defining, reading and writing raise.
         """
-        with self._cursors.returning():
-            return [await self.run(each.statement) for each in await self.parsed(text, params)]
+        with self._cursors.returning(), self._telling():
+            return [await self._ran(each.statement) for each in await self.parsed(text, params)]
 
     async def parsed(self, text: str, params: object = None) -> list[s.Parsed]:
         """The statements of a text. Raises SqlSyntax and SqlNotSupported: a transaction has failed then, as with a
@@ -116,6 +119,10 @@ class SqlSession(Closes):
 
     async def run(self, statement: s.Statement) -> Result:
         """What became of a parsed statement. Raises as ``execute``."""
+        with self._telling():
+            return await self._ran(statement)
+
+    async def _ran(self, statement: s.Statement) -> Result:
         ends = isinstance(statement, s.CommitTransaction | s.Rollback)
         # What sets a variable may be what gives the next one more time.
         return await self._guarded(
@@ -137,8 +144,10 @@ class SqlSession(Closes):
         with self._failing():
             try:
                 async with asyncio.timeout(self.variables.timeout):
-                    notice = await self._settled(work) if settles else ""
+                    if settles:
+                        await self._settled(work)
                     result = await work
+                    notice = self._changes.doubts.notice(self._queries.touched, own=settles)
                     return replace(result, notice="; ".join(each for each in (notice, result.notice) if each))
             except TimeoutError:
                 raise self._sent.timed_out() from None
@@ -157,16 +166,29 @@ class SqlSession(Closes):
             self._failed = self.in_transaction
             raise
 
-    async def _settled(self, work: Coroutine[object, object, Result]) -> str:
+    async def _settled(self, work: Coroutine[object, object, Result]) -> None:
         try:
-            return await self._changes.settle()
+            await self._changes.doubts.settle(self.variables.timeout)
         except BaseException:
             work.close()
             raise
 
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """A block whose answers are handed over: what they say of rows before is said then, and not if it fails."""
+        try:
+            yield
+        except BaseException:
+            self._changes.doubts.lose()
+            raise
+        self._changes.doubts.tell()
+
     @asynccontextmanager
     async def query(self, text: str, params: object = None) -> AsyncIterator[tuple[Answer | Gathered, int]]:
-        """The rows of one query as they are found, never all in memory, and their time. Raises as ``execute``."""
+        """The rows of one query as they are found, never all in memory, and their time. Raises as ``execute``.
+
+        Their ``notice`` says what there is to say besides.
+        """
         statement = await self._one(text, params)
         if not isinstance(statement, s.Select):
             raise SqlError("this is no query", hint="execute(text)")
@@ -179,9 +201,11 @@ class SqlSession(Closes):
         if self.in_transaction:
             raise SqlError("in a transaction rows are not given as they are found", hint="execute(text)")
         self._queries.begin()
-        await self._changes.settle()
-        async with self._queries.answer(select) as found:
-            yield found
+        await self._changes.doubts.settle(self.variables.timeout)
+        async with self._queries.answer(select) as (found, ts):
+            with self._telling():
+                found.notice = self._changes.doubts.notice(self._queries.touched)
+            yield found, ts
 
     async def planned(
         self,
@@ -219,7 +243,10 @@ class SqlSession(Closes):
             raise self._sent.timed_out() from None
 
     async def subscribe(self, text: str, params: object = None) -> Following:
-        """The updates of SUBSCRIBE, as they come, until it is closed. Raises as ``execute``."""
+        """The updates of SUBSCRIBE, as they come, until it is closed. Raises as ``execute``.
+
+        Their ``notice`` says what there is to say besides.
+        """
         statement = await self._one(text, params)
         if not isinstance(statement, s.Subscribe):
             raise SqlError("this is no SUBSCRIBE", hint="execute(text)")
@@ -229,23 +256,29 @@ class SqlSession(Closes):
         """As ``subscribe``, of a parsed one."""
         if self.in_transaction:
             raise SqlError("a transaction does not follow", hint="COMMIT it first")
-        await self._changes.settle()
-        return await Following.open(self._queries, statement)
+        await self._changes.doubts.settle(self.variables.timeout)
+        following = await Following.open(self._queries, statement)
+        with self._telling():
+            following.notice = self._changes.doubts.notice(self._queries.touched)
+        return following
 
     async def insert(self, name: str, rows: pa.Table) -> Result:
         """Put rows into a table, as INSERT does: columns by name. Raises as ``execute``."""
-        return await self._guarded(self._change(s.InsertRows(name_of(name), tuple(rows.schema.names), rows)))
+        with self._telling():
+            return await self._guarded(self._change(s.InsertRows(name_of(name), tuple(rows.schema.names), rows)))
 
     async def reset(self) -> None:
         """Roll back what was begun, and forget what was set."""
         await self._end()
         self._cursors.close()
+        self._changes.doubts.release()
         self.variables.values.clear()
 
     async def close(self) -> None:
         """Roll back what was begun, and release everything."""
         await self._end()
         self._cursors.close()
+        self._changes.doubts.release()
         self._queries.close()
         if self._owns:
             await self.environment.close()
@@ -266,6 +299,8 @@ class SqlSession(Closes):
             case s.SetVariable(name, values):
                 self.variables.set(name, values)
                 return Result("SET" if values else "RESET")
+            case s.AlterSource():
+                return await self._alter_source(statement)
             case s.Show():
                 names = await self._queries.names(strict=True)
                 asked = names if statement.what in showing.OF_HOLDS else None
@@ -318,6 +353,14 @@ class SqlSession(Closes):
         return Result(f"COPY {rows.num_rows}", ts=done.ts)
 
     async def _define(self, statement: ddl.Statement | s.Definition) -> Result:
+        try:
+            return await self._defined(statement)
+        except PersistError as error:
+            if isinstance(statement, ddl.CreateSource | ddl.CreateSink):
+                _hide(error)
+            raise
+
+    async def _defined(self, statement: ddl.Statement | s.Definition) -> Result:
         if self._sources is not None and isinstance(statement, ddl.CreateSource | ddl.Drop):
             beyond = await self._outside(statement, self._sources)
             if beyond is not None:
@@ -363,6 +406,28 @@ class SqlSession(Closes):
             return Result("CREATE SOURCE", notice=f"{found[0].kind.words} {found[0].name} exists, skipping")
         with self._sent.sending():
             return Result("CREATE SOURCE", notice=await sources.create(statement, session.role))
+
+    async def _alter_source(self, statement: s.AlterSource) -> Result:
+        if self._sources is None:
+            raise SqlNotSupported(
+                "sources are altered where they are made: in persist sql, and by persist source alter",
+                hint="persist source alter NAME -o option=value",
+                source=statement.name,
+            )
+        if self._work is not None:
+            raise SqlNotSupported("a source is altered by itself", hint="COMMIT first")
+        names = await self._queries.names(strict=True)
+        id = None if names is None else names.find(statement.name, self.variables.session)
+        found = None if id is None or names is None else names.get(id)
+        if found is None or names is None or found.kind is not ObjectType.SOURCE or found.remap is None:
+            if statement.if_exists and found is None:
+                return Result("ALTER SOURCE", notice=f"there is no source {statement.name}, skipping")
+            raise unknown("source", str(statement.name))
+        role = names.role(self.variables.session.role)
+        check_owns(names, role, ObjectType.SOURCE, str(found.name), found)
+        with self._sent.sending():
+            await self._sources.alter(found, dict(statement.options))
+        return Result("ALTER SOURCE")
 
     async def _execute(self, defines: list[Defined], session: Session) -> tuple[Executed, ...]:
         """Once more where the time at which a cursor was to begin is gone before its hold is there."""
@@ -423,6 +488,12 @@ class SqlSession(Closes):
             self.variables.get("role"),
         )
         return f"<SqlSession of {where} as {role}{state}>"
+
+
+def _hide(error: PersistError) -> None:
+    """Take from an error what a statement said that is secret."""
+    error.message, error.hint = scrub(error.message), scrub(error.hint)
+    error.details = {name: scrub(value) for name, value in error.details.items()}
 
 
 def _sources_in(statement: ddl.CreateSource | ddl.Drop) -> Sequence[QualifiedName]:

@@ -19,6 +19,7 @@ from persist.client.sql.results import Result
 from persist.client.sql.variables import VARIABLES, Variables
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.ddl.statements import AddColumns, AddedColumn, CreateTable
+from persist.core.catalog.ddl.system_tables import going
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import no_environment
 from persist.core.catalog.values import ObjectType, Space
@@ -36,6 +37,7 @@ _KINDS: Final = {
     "CURSORS": (ObjectType.CURSOR,),
     "SINKS": (ObjectType.SINK,),
 }
+_KEPT_UP: Final = ("MATERIALIZED VIEWS", "INDEXES")
 OF_HOLDS: Final = ("HOLDS", "CURSORS")
 """What is shown with how each stands."""
 
@@ -66,7 +68,7 @@ def shown(statement: Show, view: CatalogView | None, variables: Variables, state
             return _named(statement, (each.name for each in view.roles.values()))
         case "SCHEMAS":
             return _schemas(statement, view)
-    return _items(statement, view, states)
+    return _items(statement, view, states, variables)
 
 
 def _described(statement: Show, view: CatalogView, variables: Variables) -> Described:
@@ -125,7 +127,7 @@ def _schemas(statement: Show, view: CatalogView) -> Result:
     return _rows({"database": [row[0] for row in rows], "name": [row[1] for row in rows]})
 
 
-def _items(statement: Show, view: CatalogView, states: Mapping[str, str]) -> Result:
+def _items(statement: Show, view: CatalogView, states: Mapping[str, str], variables: Variables) -> Result:
     kinds = _KINDS.get(statement.what)
     wanted = None if statement.of is None else (statement.of.database, statement.of.item)
     found = []
@@ -145,6 +147,10 @@ def _items(statement: Show, view: CatalogView, states: Mapping[str, str]) -> Res
     else:
         columns["kind"] = [each.kind.replace("_", " ") for each in found]
         columns["timeline"] = [_timeline(view, each) for each in found]
+    if statement.what in _KEPT_UP:
+        role = view.role(variables.session.role)
+        standing = [going(view, each, role) for each in found]
+        columns |= {"state": [state for state, _, _ in standing], "reason": [reason for _, reason, _ in standing]}
     return _rows(columns)
 
 

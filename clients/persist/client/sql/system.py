@@ -28,10 +28,12 @@ def system_collection(described: Described) -> SystemCollection | None:
     return _BY_NAME.get((described.name.schema or "", described.name.item))
 
 
-async def system_rows(collection: SystemCollection, environment: Environment, view: CatalogView | None) -> pa.Table:
-    """The rows of a system collection; none where there is no environment yet. Raises as ``rows_of``."""
+async def system_rows(
+    collection: SystemCollection, environment: Environment, view: CatalogView | None, role: str
+) -> pa.Table:
+    """The rows of a system collection as a role sees them; none without an environment. Raises as ``rows_of``."""
     if view is not None:
-        return await rows_of(collection, environment.access.client, view, environment.audit_events)
+        return await rows_of(collection, environment.access.client, view, role, environment.audit_events)
     return pa.schema([*collection.schema.key, *collection.schema.val]).empty_table()
 
 

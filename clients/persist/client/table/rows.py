@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import ArrowColumn
 from persist.client.shard.write.bodies import values_of
 from persist.client.shard.write.inputs import tables, with_defaults
 from persist.core.data.encoding import encode, encode_key
@@ -18,13 +20,17 @@ from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.core.ids import ShardId
-from persist.errors import CorruptData, InvalidArgument, SchemaMismatch
+from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, SchemaMismatch
+from persist.wire.columnar.encode import GROUP_BYTES_MAX
 
 RowsLike: TypeAlias = Any
 """What an append takes, without times and diffs."""
 
 PAYLOAD_ROWS: Final = 65_536
 """Rows in one entry of a transaction log, at most."""
+
+ROW_BYTES_MAX: Final = GROUP_BYTES_MAX - (1 << 20)
+"""Arrow bytes of a row, so that it fits whatever it is written with: into a log, and out of it again."""
 
 PAYLOAD_BYTES: Final = 16 << 20
 """Arrow bytes of such an entry, unless one row is larger: an entry is a single value, which readers hold whole."""
@@ -33,11 +39,46 @@ PAYLOAD_BYTES: Final = 16 << 20
 def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
     """Rows as updates at time 0, each taken ``diff`` times. Checked: they can be appended at any time, by any process.
 
-    Raises InvalidArgument, SchemaMismatch.
+    Raises InvalidArgument, SchemaMismatch, RequestTooLarge (a row is larger than any may be).
     """
-    pieces = [normalise(with_defaults(piece), schema) for piece in tables(rows, schema)]
+    pieces = [normalise(with_defaults(_sized(piece)), schema) for piece in tables(rows, schema)]
     table = pa.concat_tables(pieces) if pieces else schema.updates.empty_table()
     return consolidate(at_time(times(table, diff), 0), schema)
+
+
+def _sized(piece: pa.Table) -> pa.Table:
+    """The same, before anything is done with it that takes memory. Raises RequestTooLarge."""
+    # Where all of it is not too large no row is.
+    if piece.nbytes > ROW_BYTES_MAX and piece.num_rows:
+        largest = int(sum(map(_bytes_of, piece.columns), start=np.zeros(piece.num_rows, np.int64)).max())
+        if largest > ROW_BYTES_MAX:
+            raise RequestTooLarge(
+                "a row is larger than any row may be",
+                hint="cut it, or keep it elsewhere and its address here",
+                bytes=largest,
+                limit=ROW_BYTES_MAX,
+            )
+    return piece
+
+
+def _bytes_of(values: ArrowColumn) -> npt.NDArray[np.int64]:
+    """About how many bytes each value has."""
+    if isinstance(values, pa.ChunkedArray):
+        return np.concatenate([np.zeros(0, np.int64), *map(_bytes_of, values.chunks)])
+    if isinstance(values, pa.StructArray):
+        return sum(map(_bytes_of, values.flatten()), start=np.zeros(len(values), np.int64))
+    if isinstance(values, pa.ListArray | pa.LargeListArray):
+        within = np.concatenate([np.zeros(1, np.int64), np.cumsum(_bytes_of(values.flatten()))])
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False))
+        return np.diff(within[ends.astype(np.int64)], prepend=0)
+    if pa.types.is_primitive(values.type):
+        return np.full(len(values), values.type.bit_width // 8, np.int64)
+    try:
+        lengths = pc.fill_null(pc.binary_length(values), 0)
+    except pa.ArrowNotImplementedError:
+        # Of another type, such as a dictionary: each value is in all of them.
+        return np.full(len(values), values.nbytes // max(1, len(values)), np.int64)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
 
 
 def times(updates: pa.Table, factor: int) -> pa.Table:

@@ -28,8 +28,7 @@ from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.shard.commands import Appended, Transaction, UpperMismatch
-from persist.core.shard.transitions.calls import KEPT
+from persist.core.shard.commands import Appended, LogCopy, Transaction, UpperMismatch
 from persist.core.time.timeline import Timeline
 from persist.errors import (
     AlreadyCommitted,
@@ -69,10 +68,6 @@ WAL_SCHEMA: Final = Schema(
 
 WAL_SINCE: Final = "wal"
 """The critical since of every log: it lies behind everything that is not copied yet."""
-
-WAL_APPLICATION: Final = KEPT
-"""With the log's shard, the application whose newest version, in a table's shard, is until when the log is copied. It
-is never forgotten: without it nothing says what the table lacks."""
 
 TIDY_COMMITS: Final = 64
 """One in so many transactions, of whatever process, copies what was not read yet, and forgets what is copied."""
@@ -386,7 +381,7 @@ class Wal:
             rest = _not_before(updates.filter(pc.greater_equal(updates.column("ts"), copied)), upper)
             try:
                 outcome = await table.writer.compare_and_append(
-                    rest, upper, end, transaction=_marker(self._writer.shard, end), timeout=seconds(deadline)
+                    rest, upper, end, transaction=LogCopy.of(self._writer.shard, end), timeout=seconds(deadline)
                 )
             except OutcomeForgotten:
                 upper = await table.read_upper(deadline)
@@ -547,7 +542,7 @@ async def last_copy(table: TableShard, upper: int, log: ShardId, deadline: Deadl
     """
     # Below the upper nothing can be appended: only what is recorded of the application is answered.
     outcome = await table.writer.compare_and_append(
-        [], upper - 1, upper, transaction=_marker(log, 0), timeout=seconds(deadline)
+        [], upper - 1, upper, transaction=LogCopy.of(log, 0), timeout=seconds(deadline)
     )
     return outcome.upper.elements[0] if isinstance(outcome, Appended) else None
 
@@ -570,11 +565,6 @@ def _stamped(entries: pa.Table, ts: int) -> pa.Table:
     """Entries as updates at a time."""
     entries = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
     return entries.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
-
-
-def _marker(log: ShardId, end: int) -> Transaction:
-    """Compared with nothing: every process copies until ``end`` what is missing, from where the last one ended."""
-    return Transaction(app_id=f"{WAL_APPLICATION}{log}", version=end, owner=Transaction.owner_of("", ""))
 
 
 def _not_before(updates: pa.Table, time: int) -> pa.Table:

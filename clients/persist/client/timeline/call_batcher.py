@@ -31,7 +31,13 @@ class _Call(Generic[A, R]):
 
 
 class CallBatcher(Generic[A, R]):
-    """One round at a time; who calls meanwhile waits for the next."""
+    """One round at a time; who calls meanwhile waits for the next.
+
+    SUBTLE: also for one that stands still, and whose callers have gone. No second one is asked beside it: a shard takes
+    one commit after the other, so that it would wait there, and one that is cut short leaves what it sent in doubt.
+    Each attempt of a round has a time of its own (``settings.store_timeout_ms``; clients leave a silent server sooner),
+    and is made again within the deadline, so that a store that is well again answers it then.
+    """
 
     def __init__(self, location: Location, work: Work[A, R], *, late: type[LocationError]) -> None:
         """``late``: what is raised for a call whose time is up, or whose client is closed, before its round ended."""

@@ -12,6 +12,7 @@ from persist.core.catalog.allocation import BOOTSTRAP_ONLY, FIRST_IDS, OID, take
 from persist.core.catalog.conflicts import Conflict, Footprint, Overlapping, classify
 from persist.core.catalog.errors import DuplicateKey, OutOfSync, UniquenessViolation
 from persist.core.catalog.fingerprints import fingerprint
+from persist.core.catalog.kept_settings import check_not_own
 from persist.core.catalog.kinds import (
     COMMIT,
     CONFIG,
@@ -24,7 +25,7 @@ from persist.core.catalog.kinds import (
     check_kind,
     check_object,
 )
-from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey
+from persist.core.catalog.objects import Commit, CommitKey, IdAllocator, IdAllocatorKey, Setting, SettingKey
 from persist.core.catalog.open_rules import CONTENT_VERSION, DATA_VERSION, FENCE_INCARNATION
 from persist.core.catalog.prepared import LARGE, STEP, Prepared, Preparing, rows_of
 from persist.core.catalog.rows import Row, RowCodec
@@ -181,6 +182,12 @@ class CatalogTransaction:
         previous: V | None = self._get(kind, key)
         self._write(kind, [(key, value)])
         return previous
+
+    def keep(self, key: SettingKey, value: Setting | None) -> None:
+        """Set (None: delete) a setting of the library's own, which ``set`` and all others refuse. Raises OutOfSync."""
+        self._begin_write(SETTING)
+        self._depend(SETTING, key, value)
+        deque(self._writing(SETTING, [(key, value)], own=True), maxlen=0)
 
     def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
         """As ``set`` for each, all or none: names may change hands among them. The last value of a key counts.
@@ -372,11 +379,13 @@ class CatalogTransaction:
     def _write(self, kind: AnyKind, wanted: list[tuple[AnyKey, AnyValue]]) -> None:
         deque(self._writing(kind, wanted), maxlen=0)
 
-    def _writing(self, kind: AnyKind, wanted: list[tuple[object, object]]) -> Iterator[None]:
+    def _writing(self, kind: AnyKind, wanted: list[tuple[object, object]], *, own: bool = False) -> Iterator[None]:
         """All names are given up before any is taken, and nothing is kept unless every name is free. In steps."""
         for number, (key, value) in enumerate(wanted):
             self._depend(kind, key, value)
             check_not_version(kind, key)
+            if isinstance(key, SettingKey) and not own:
+                check_not_own(key)
             if number % STEP == STEP - 1:
                 yield
         self._keep_ids(kind, wanted)

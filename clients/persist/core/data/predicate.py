@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
+from persist.arrow.exact import cast_exactly
 from persist.core.data.encoding import VALUE, encode, encode_key, one_chunk
 from persist.core.data.predicate_arrow import chosen, columns_in
 from persist.core.data.predicate_functions import after, applied, prefix_of, result_type, within
@@ -275,7 +276,7 @@ def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
     values = condition.value if condition.op in ("in", "not in") else (condition.value,)
     try:
         if isinstance(values, pa.Array):
-            return stored(values.drop_null().cast(given), given, condition.column)
+            return stored(cast_exactly(values.drop_null(), given), given, condition.column)
         arrays = [_literal(value, given) for value in values if value is not None]
         return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
@@ -291,9 +292,9 @@ def _literal(value: AnyValue, given: pa.DataType) -> ArrowArray:
     if isinstance(value, bool) != T.is_boolean(given):
         raise TypeError("only bool columns compare to bool")
     if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1).cast(given)  # type: ignore[call-overload, no-any-return]  # narrower than Arrow is
+        return cast_exactly(pa.repeat(value, 1), given)  # type: ignore[call-overload]  # narrower than Arrow is
     if T.is_decimal(given) and not isinstance(value, decimal.Decimal):
-        return pa.array([decimal.Decimal(str(value))]).cast(given)
+        return cast_exactly(pa.array([str(value)]), given)
     if isinstance(value, str) and not is_text(given):
         return _from_text(value, given)
     if T.is_integer(given) and isinstance(value, decimal.Decimal | float):
@@ -315,7 +316,11 @@ def _from_text(value: str, given: pa.DataType) -> ArrowArray:
             return pa.array([value]).cast(given)
         except pa.ArrowInvalid:
             return pa.array([value]).cast(pa.timestamp(given.unit)).view(given)
-    return pa.array([value.encode()], given) if T.is_fixed_size_binary(given) else pa.array([value]).cast(given)
+    return (
+        cast_exactly(pa.array([value]), given)
+        if not T.is_fixed_size_binary(given)
+        else pa.array([value.encode()], given)
+    )
 
 
 def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:

@@ -5,15 +5,16 @@ raised as UsageError; expected outcomes are values. Every command may be repeate
 work are numbered, the others are idempotent. Source: persist-semantics.md section 2.3.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, SessionId, Token, WriterId
 from persist.core.shard.batch import HollowBatch
 from persist.core.shard.ranges import RangeStep
-from persist.core.shard.repairs import LostParts, NotTakenOut, PartsTakenOut
-from persist.errors import InvalidArgument
+from persist.core.shard.transaction import OWNER_BODY as OWNER_BODY
+from persist.core.shard.transaction import LogCopy as LogCopy
+from persist.core.shard.transaction import Transaction as Transaction
 
 R = TypeVar("R", covariant=True)
 
@@ -110,64 +111,6 @@ class UpperMismatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineBackpressure:
     """Nothing was appended: the state holds too many inline bytes. Write the parts to Blob and retry."""
-
-
-OWNER_BODY: Final = "#diffs="
-
-TRANSACTION_LETTERS: Final = 256
-"""The longest app id, and the longest owner."""
-"""In the owner of a transaction, what stands before the sum of its version's diffs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A durable marker (``app_id``, ``version``): appends of one application with a version already seen are no-ops.
-
-    Only the newest version can be repeated. With other updates it is refused (InvalidArgument), and so is every version
-    before it, of which nothing is known any more: what is refused was not appended.
-
-    ``owner``: who counts the versions, for example a streaming query's id. A version that another owner has committed
-    is refused, not taken for a replay. Empty: not given, only the updates are compared. Handles and tables add what
-    distinguishes these updates from others; one made by ``owner_of`` has that from its maker, for updates that a
-    repetition may have in other numbers or another order. An empty body there is compared with nothing.
-
-    ``new_since``: only a shard that more than 10,000 applications wrote asks for it, with OutcomeForgotten, of those it
-    does not know: it has forgotten the oldest. A caller that gives it the number in ``details["new_since"]`` says that
-    the application had committed nothing there when that number was returned. Any other number counts as not given.
-    """
-
-    app_id: str
-    version: int
-    owner: str = ""
-    new_since: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("app_id", 1), ("owner", 0)):
-            text: object = getattr(self, name)
-            if not isinstance(text, str) or not least <= len(text) <= TRANSACTION_LETTERS:
-                raise _bad_transaction(name, text, f"give a text of {least} to {TRANSACTION_LETTERS} letters")
-        for name, bits in (("version", 63), ("new_since", 64)):
-            number: object = getattr(self, name)
-            if type(number) is not int or not 0 <= number < 1 << bits:
-                raise _bad_transaction(name, number, f"give an int of {bits} bits, from 0")
-
-    @staticmethod
-    def owner_of(name: str, diffs: int | str) -> str:
-        """An ``owner`` that also holds the sum of the diffs of this version's updates, or what else identifies them."""
-        return f"{name}{OWNER_BODY}{diffs}"
-
-    @property
-    def has_body(self) -> bool:
-        """Whether ``owner`` says how to distinguish this version's updates from others."""
-        return OWNER_BODY in self.owner
-
-    def with_body(self, body: str) -> "Transaction":
-        """The same with a body of those updates, unless ``owner`` has one. Raises InvalidArgument: no room for it."""
-        return self if self.has_body else replace(self, owner=self.owner_of(self.owner, body))
-
-
-def _bad_transaction(name: str, got: object, hint: str) -> InvalidArgument:
-    return InvalidArgument(f"no such {name} of a transaction", hint=hint, got=repr(got)[:80])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,6 +506,26 @@ class Finalize(Command[Finalized]):
 
     force: bool = False
     hold: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostParts:
+    """Parts of one batch: its fingerprint, and (run, place in the run) of each, from 0."""
+
+    batch: bytes
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsTakenOut:
+    """The state no longer names the parts. Their rows are lost."""
+
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTakenOut:
+    """Nothing changed: a batch is not there any more. Compaction or another repair was faster; look again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

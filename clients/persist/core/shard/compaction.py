@@ -3,7 +3,7 @@
 A result names its inputs by fingerprint, so it can only ever replace the very batches it was made from: applied a
 second time, or after another process compacted them, it finds nothing to replace. Joining spine batches is only
 bookkeeping, and merging happens beside the commits, so there is no fuel: docs/adr/0007. Batches that are too large for
-one claim are merged in steps: ``ranges``, docs/adr/0025.
+one claim are merged in steps: ``ranges``, docs/adr/0026.
 Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliability.md I7.
 """
 

@@ -3,7 +3,7 @@
 A joined batch holds the runs of several side by side. A step replaces, in each run, a row of parts up to a key; what it
 merged is the end of what the first run has merged so far. Where the next step begins is seen from the parts alone: what
 of the first run ends before all other runs begin is done. When the other runs are empty the batch is one run.
-Source: docs/adr/0025; persist-semantics.md section 2.4; reliability.md I7.
+Source: docs/adr/0026; persist-semantics.md section 2.4; reliability.md I7.
 """
 
 import bisect

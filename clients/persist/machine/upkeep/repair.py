@@ -12,8 +12,7 @@ from persist.core.data.schema import Schema
 from persist.core.frontier import Description
 from persist.core.ids import ShardId
 from persist.core.shard.batch import HollowBatch, Part, Run, fingerprint
-from persist.core.shard.commands import TakeOutParts
-from persist.core.shard.repairs import LostParts, NotTakenOut, PartsTakenOut
+from persist.core.shard.commands import LostParts, NotTakenOut, PartsTakenOut, TakeOutParts
 from persist.core.shard.state import State
 from persist.errors import Determinate, ShardNotFound
 from persist.machine.intake import schemas_of

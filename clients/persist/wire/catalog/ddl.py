@@ -110,11 +110,14 @@ def request_message(
 
 def seen_in(request: pb.ExecuteRequest) -> tuple[Seen, ...]:
     """What names of a request meant to who sent it. Raises InvalidArgument."""
-    return tuple(Seen(type_in(each.type), name_in(each.name), each.id) for each in request.seen)
+    return tuple(
+        Seen(type_in(each.type), name_in(each.name), each.id, each.grants if each.HasField("grants") else None)
+        for each in request.seen
+    )
 
 
 def _seen_message(seen: Seen) -> pb.SeenName:
-    return pb.SeenName(type=type_message(seen.kind), name=name_message(seen.name), id=seen.id)
+    return pb.SeenName(type=type_message(seen.kind), name=name_message(seen.name), id=seen.id, grants=seen.grants)
 
 
 def path_message(session: Session) -> list[pb.SearchPathEntry]:

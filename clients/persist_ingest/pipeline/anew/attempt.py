@@ -58,6 +58,8 @@ _log = logging.getLogger(__name__)
 TRIES: Final = 5
 """How often it begins anew because the table was altered meanwhile."""
 PAUSE_SECONDS: Final = 1.0
+TICK_SECONDS: Final = 0.05
+"""Between two looks whether there is a later time than the export has."""
 PATIENCE_SECONDS: Final = 300.0
 """How long the upstream or the stores may be away before it is left to the next one."""
 
@@ -269,7 +271,8 @@ class Attempt:
         """Whether the export has all of it now; if not, another process appended to it meanwhile."""
         before, kind = self._progressed(), SourceKind(self._source.kind)
         trace = self._bound(anew.high())
-        begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, trace.bindings[-1].ts
+        # The last time there is, which need not be one at which something was bound: the log may have nothing new.
+        begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, (trace.upper.time or 1) - 1
         with self._staging(anew) as staging:
             batches = (rows for changes in anew.changes(begin, end) for rows in staging.changed(changes))
             batch = self._prepared(batches)
@@ -281,6 +284,7 @@ class Attempt:
         writer = self._client.open_writer(shard)
         lower = self._client.recent_upper(shard)
         if lower.time is None or lower.time > at:
+            self._stopped.wait(TICK_SECONDS)
             return False
         if not lower.time:
             # An export that never held anything has no history: to read it as it was earlier is an error, not empty.
@@ -294,7 +298,9 @@ class Attempt:
         )
         staged = Contents(location=self.here, shard=before.staging)
         task = _Moving(self._export, (end.bound(0) or 1) - 1, staged, self._progressed().upper)
-        done = carry_out(Work(task=task, reclocker=Reclocker.of(trace), exports={self._export: plan}))
+        times, bounds = np.array([0, at], np.uint64), np.array([0, end.bound(0) or 1], np.uint64)
+        reclocker = Reclocker(kind, times, {0: bounds}, None)
+        done = carry_out(Work(task=task, reclocker=reclocker, exports={self._export: plan}))
         # After an attempt that was given up, what the export reads next may have been released.
         check_mine(self._records.source(self._name), self._export, self._mine)
         outcome = writer.compare_and_append_batches(prepared([done], self._export), lower, [at + 1])
@@ -302,7 +308,10 @@ class Attempt:
 
     def _bound(self, high: SourceFrontier) -> RemapTrace:
         remap = self._source.remap_source
-        self._minter.mint(remap, high, high=high)
+        if high.less_equal(self._minter.bindings(remap).frontier):
+            self._minter.mint(remap)
+        else:
+            self._minter.mint(remap, high, high=high)
         trace: RemapTrace = self._minter.bindings(remap)
         return trace
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, array_of
+from persist.arrow.exact import cast_exactly
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields
@@ -373,4 +374,4 @@ def _changed(path: str) -> SourceFailure:
 
 
 def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
-    return column if column.type == kind else column.cast(kind)
+    return cast_exactly(column, kind)

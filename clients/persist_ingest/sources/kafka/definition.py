@@ -26,7 +26,8 @@ from persist_ingest.sources.options import columns as json_columns
 from persist_ingest.sources.port import ERRORS
 from persist_ingest.sources.renames import AS_THEY_ARE, OPTION, Renames
 
-_FORMATS: Final = ("json", "avro", "text", "bytes")
+_FORMATS: Final = ("json", "avro", "protobuf", "text", "bytes")
+_REGISTERED: Final = ("json", "avro", "protobuf")
 _ENVELOPES: Final = ("none", "upsert", "debezium")
 TOPICS: Final = "topicPattern"
 STARTING: Final = ("startingOffsets", ("earliest", "latest"), "earliest")
@@ -51,6 +52,7 @@ OPTIONS: Final = (
     "schemaRegistryCa",
     "schemaSubject",
     "keySchemaSubject",
+    "protobufMessage",
     "startingOffsets",
     "badRows",
     "export",
@@ -61,7 +63,7 @@ OPTIONS: Final = (
 class Payload:
     """How the value or the key of messages is read: a format, and the columns or the Avro schema as text.
 
-    Or a registry, and the schema that was the newest one there when the source was created.
+    Or a registry, and the schema that was the newest one there when the source was created; ``message``: of Protobuf.
     """
 
     format: str
@@ -71,6 +73,7 @@ class Payload:
     only: int | None = None
     registry: Registry | None = None
     declared: Registered | None = None
+    message: str = ""
 
     @classmethod
     def from_json(cls, given: Fields) -> "Payload":
@@ -78,13 +81,16 @@ class Payload:
         registry, declared = given.get("registry"), given.get("declared")
         made = {
             "registry": None if registry is None else Registry(**registry),
-            "declared": None if declared is None else Registered(**declared),
+            "declared": None if declared is None else Registered.from_json(declared),
         }
         return cls(**{**given, **made})
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready; without what earlier releases do not know, where there is nothing of it."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name == "only"}
+        made = {name: value for name, value in asdict(self).items() if value is not None or name == "only"}
+        if self.declared is not None and not self.declared.parts:
+            del made["declared"]["parts"]
+        return made if self.message else {name: value for name, value in made.items() if name != "message"}
 
     def registered(
         self,
@@ -101,7 +107,7 @@ class Payload:
         """
         if self.registry is None or self.declared is None:
             return None
-        declared = fields_of(self.format, self.declared)
+        declared = fields_of(self.format, self.declared, self.message)
         others = {*declared.names, *include, *passed}
         grown = [] if columns is None or fixed else [each for each in columns if each.name not in others]
         return RegisteredDecoder(
@@ -109,6 +115,7 @@ class Payload:
             format=self.format,
             declared=self.declared,
             fields=pa.schema([*declared, *grown]),
+            message=self.message,
             taken=(*include, *(name for name in named if name not in declared.names)),
             passed=passed,
             fixed=fixed,
@@ -257,10 +264,10 @@ def _message_key(given: Given, envelope: str) -> Payload | None:
     names = listed(given, "key") or ("key",)
     if kind in ("text", "bytes") and len(names) != 1:
         raise InvalidArgument("a key of text or bytes is one column", hint="use keyFormat=json", key=", ".join(names))
-    if kind in ("json", "avro") and "key" in given.values:
+    if kind in _REGISTERED and "key" in given.values:
         raise InvalidArgument(f"the columns of keys are declared by {_declares(kind)}", hint="drop option key")
     registry = _registry(given)
-    if registry is not None and kind in ("json", "avro") and not {"keySchema", "keyAvroSchema"} & set(given.values):
+    if registry is not None and kind in _REGISTERED and not {"keySchema", "keyAvroSchema"} & set(given.values):
         return _registered(given, kind, registry, "keySchemaSubject", "key")
     return _payload(given, kind, "keySchema", "keyAvroSchema", f"{names[0]} required")
 
@@ -270,6 +277,7 @@ def _registry(given: Given) -> Registry | None:
         for name in ("schemaRegistryUser", "schemaRegistryPassword", "schemaRegistryCa", "schemaSubject"):
             given.requires(name, "schemaRegistry")
         given.requires("keySchemaSubject", "schemaRegistry")
+        given.requires("protobufMessage", "schemaRegistry")
         return None
     return Registry(
         url=required(given, "schemaRegistry", "http://registry:8081"),
@@ -281,8 +289,13 @@ def _registry(given: Given) -> Registry | None:
 
 def _registered(given: Given, kind: str, registry: Registry, option: str, part: str) -> Payload:
     """What is newest of a subject now. Raises InvalidArgument, LocationError."""
-    if kind not in ("json", "avro"):
-        raise InvalidArgument("a registry is for format avro or json", hint="drop schemaRegistry", format=kind)
+    if kind not in _REGISTERED:
+        raise InvalidArgument(
+            "a registry is for format avro, json or protobuf", hint="drop schemaRegistry", format=kind
+        )
+    message = (given.get("protobufMessage") or "").strip() if part == "value" else ""
+    if message and kind != "protobuf":
+        raise InvalidArgument("option protobufMessage goes with format=protobuf", hint="leave it out", format=kind)
     subject = given.get(option) or f"{required(given, 'topic', 'orders')}-{part}"
     try:
         declared = registry.newest(subject)
@@ -293,8 +306,8 @@ def _registered(given: Given, kind: str, registry: Registry, option: str, part: 
             subject=subject,
             registry=registry.url,
         ) from cause
-    fields_of(kind, declared)
-    return Payload(format=kind, registry=registry, declared=declared)
+    fields_of(kind, declared, message)
+    return Payload(format=kind, registry=registry, declared=declared, message=message)
 
 
 def _declares(kind: str) -> str:
@@ -302,6 +315,8 @@ def _declares(kind: str) -> str:
 
 
 def _payload(given: Given, kind: str, schema: str, avro: str, raw: str) -> Payload:
+    if kind == "protobuf":
+        raise InvalidArgument("schemas of Protobuf are read from a registry", hint="give schemaRegistry", format=kind)
     if kind == "avro":
         number = given.whole("avroSchemaId")
         header = one_of(given, "avroHeader", ("none", "confluent"), "none") == "confluent"

@@ -220,7 +220,7 @@ def included(name: str, fetched: Fetched, places: Places) -> ArrowArray:
         return pa.array(np.asarray(fetched.offsets, dtype=np.int64)[places])
     if name == "timestamp":
         moments = np.asarray(fetched.timestamps, dtype=np.int64)[places]
-        return pa.array(moments, pa.int64(), mask=moments < 0).cast(kind)
+        return pa.array(moments, pa.int64(), mask=moments < 0).view(kind)
     if name == "key":
         return pa.array([fetched.keys[at] for at in places], kind)
     headers = [fetched.headers[at] for at in places]

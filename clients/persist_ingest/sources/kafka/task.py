@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from persist import Schema, UsageError
 from persist.arrow import ArrowArray, array_of
+from persist.arrow.exact import cast_exactly
 from persist.sources import UpstreamLost
 from persist.typed import Record
 from persist_ingest.sources.divert import BadRow, diverted
@@ -133,4 +134,4 @@ def columns_of(schema: Schema) -> pa.Schema:
 
 
 def _plain(column: ArrowArray, kind: pa.DataType) -> ArrowArray:
-    return column if column.type == kind else column.cast(kind)
+    return cast_exactly(column, kind)

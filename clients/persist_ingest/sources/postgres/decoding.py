@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from persist import Schema, UsageError
 from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
+from persist_ingest.sources.gathering import Bools, Ints
+from persist_ingest.sources.naming import free_name
 from persist_ingest.sources.port import (
     BadRows,
     Changes,
@@ -26,7 +28,7 @@ from persist_ingest.sources.port import (
 )
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
-from persist_ingest.sources.postgres.definition import PublishedTable, free_name
+from persist_ingest.sources.postgres.definition import PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.pgoutput import (
@@ -47,7 +49,6 @@ from persist_ingest.sources.postgres.pgoutput import (
     read_keyed,
     read_rows,
 )
-from persist_ingest.sources.postgres.values import Bools, Ints
 
 _XIDS_NEAR: Final = 1 << 30
 """How many transactions a look's oldest one is behind its newest, at most."""

@@ -4,24 +4,30 @@ Source: design 003; sources.md section 1, semantics seen.
 """
 
 import json
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
-from persist import InvalidArgument, Schema, VersionMismatch
+from persist import Schema, VersionMismatch
 from persist.typed import Fields, Record
+from persist_ingest.sources.naming import called
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import TableForm
 
 FORMAT: Final = 9
+RENAMING: Final = 10
+"""The format of definitions that call columns otherwise: earlier releases would forget that."""
 _SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
 Those before 6 have every column, under its own name; those before 7 take no tables in that are new; those before 8 do
 not say from where on changes of a table count, nor what was left out of tables that they had once. To those before 9 a
 person sees when a table was altered, and they have no tables by key."""
+
+
+AS_UPSTREAM: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class PostgresDefinition:
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
     ``withheld``: by exports that it had, columns that were left out of them, and are again should they come back.
     ``takes_over``: tables that are altered are snapshotted again by themselves.
+    ``renames``: by exports, also those that are not there now, what columns are called otherwise than upstream.
     """
 
     dsn: str
@@ -115,6 +122,7 @@ class PostgresDefinition:
     left_out: tuple[str, ...] = ()
     withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
     takes_over: bool = False
+    renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def incarnation(self) -> str:
@@ -157,13 +165,15 @@ class PostgresDefinition:
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
-        plain: Record = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        plain: Record = json.loads(json.dumps({"format": RENAMING if self.renames else FORMAT, **asdict(self)}))
+        if not self.renames:
+            del plain["renames"]
         return plain
 
     @staticmethod
     def from_json(given: Fields) -> "PostgresDefinition":
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") not in (FORMAT, *_SAYING_LESS):
+        if given.get("format") not in (RENAMING, FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
@@ -182,24 +192,13 @@ def _table(given: Fields) -> PublishedTable:
     return PublishedTable(**{**given, **lists, "form": known})
 
 
-def named(columns: Sequence[Column], taken: Collection[str] = ()) -> tuple[Column, ...]:
-    """The columns, each called in a way that no other one is, nor a shard's own columns. ``taken``: names besides."""
-    used = {name.lower() for name in taken}
-    found = []
-    for column in columns:
-        field = free_name(column.name)
-        own = {other.name.lower() for other in columns if other is not column}
-        while field.lower() in used or (field != column.name and field.lower() in own):
-            field = f"_{field}"
-        used.add(field.lower())
-        found.append(replace(column, field="" if field == column.name else field))
-    return tuple(found)
+def named(columns: Sequence[Column], renames: Mapping[str, str] = AS_UPSTREAM) -> tuple[Column, ...]:
+    """The columns, each called in a way that no other one is, nor a shard's own columns.
 
-
-def free_name(name: str) -> str:
-    """The name, or another one where shards have a column of that name themselves."""
-    try:
-        Schema({name: pa.int64()})
-    except InvalidArgument:
-        return f"_{name}"
-    return name
+    ``renames``: what some are called, by name, whatever others are.
+    """
+    fields = called([column.name for column in columns], renames)
+    return tuple(
+        replace(column, field="" if field == column.name and column.name not in renames else field)
+        for column, field in zip(columns, fields, strict=True)
+    )

@@ -3,26 +3,21 @@
 Source: sources.md section 2.
 """
 
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
+from persist.arrow.exact import cast_exactly
+from persist_ingest.sources.gathering import BAD_ROW_HINT as _HINT
+from persist_ingest.sources.gathering import Bools, Bytes, Ints, gather
 from persist_ingest.sources.port import BadRows
 from persist_ingest.sources.postgres.column_types import ColumnType, TextForm
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
 _TRIM: Final = {TextForm.BYTES: (b"\\x", b""), TextForm.INSTANT: (b"", b"+00"), TextForm.LIST: (b"{", b"}")}
-OFFSETS_END: Final = 2**31
-"""Arrow's strings are found by numbers of 32 bits."""
-_HINT: Final = "correct the row upstream and snapshot the table again, or leave the column or the table out"
 _NATIVE_RANGES: Final = {
     "date32": (-719_162, 2_932_896),
     "time64": (0, 86_399_999_999),
@@ -44,25 +39,12 @@ def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Boo
         raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail=str(error)[:200]) from None
 
 
-def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
-    """The strings there, as one array of their own."""
-    count = len(starts)
-    ends = starts + lengths
-    if count and (starts[1:] >= ends[:-1]).all() and ends[-1] < OFFSETS_END:
-        offsets, taken = _taken(data, starts, ends)
-    else:
-        offsets, taken = _copied(data, starts, lengths)
-    nulls = count - int(np.count_nonzero(valid))
-    mask = py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(pa.string(), count, [mask, offsets, taken], nulls)
-
-
 def normal(array: ArrowArray, kind: ColumnType) -> ArrowArray:
     """A native value of a snapshot as ``parse`` gives it. Raises BadRows."""
     if pa.types.is_string(array.type) and not kind.native:
         data, starts, lengths, valid = _fields(array)
         return parse(kind, data, starts, lengths, valid)
-    array = array if array.type == kind.arrow else array.cast(kind.arrow)
+    array = cast_exactly(array, kind.arrow)
     if pa.types.is_floating(array.type):
         # Only one of the many bit patterns of NaN: rows are compared by their bytes.
         return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)  # type: ignore[no-any-return]  # kernels and pyspark have no types
@@ -81,27 +63,6 @@ def _fields(array: ArrowArray) -> tuple[Bytes, Ints, Ints, Bools]:
     valid = np.asarray(array.is_valid())
     content = frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return content, ends[:-1], np.where(valid, np.diff(ends), 0), valid
-
-
-def _taken(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Buffer, pa.Buffer]:
-    """Every other string of the whole buffer cut at starts and ends: Arrow copies them faster than numpy."""
-    count = len(starts)
-    cuts = np.empty(2 * count + 1, np.int32)
-    cuts[0:-1:2], cuts[1::2], cuts[-1] = starts, ends, ends[-1]
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, py_buffer(cuts), py_buffer(data)])
-    even = pa.Array.from_buffers(pa.int32(), count, [None, py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))])
-    taken = pieces.take(even)
-    _, offsets, content = taken.buffers()
-    return offsets, content  # type: ignore[return-value]  # strings have both
-
-
-def _copied(data: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Buffer, pa.Buffer]:
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    if offsets[-1] >= OFFSETS_END:
-        raise BadRows("values of a column, read at once, take 2 GiB or more", hint=_HINT, bytes=int(offsets[-1]))
-    where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return py_buffer(offsets.astype(np.int32)), py_buffer(data[where])
 
 
 def _check_edges(
@@ -123,7 +84,7 @@ def _text(_: ColumnType, text: ArrowArray) -> ArrowArray:
 
 
 def _cast(kind: ColumnType, text: ArrowArray) -> ArrowArray:
-    return pc.cast(text, kind.arrow)  # type: ignore[no-any-return]  # kernels and pyspark have no types
+    return cast_exactly(text, kind.arrow)
 
 
 def _bool(_: ColumnType, text: ArrowArray) -> ArrowArray:
@@ -155,7 +116,7 @@ def _list(kind: ColumnType, text: ArrowArray) -> ArrowArray:
     counts = np.asarray(pc.subtract(pc.fill_null(pc.list_value_length(items), 0), pc.cast(empty, pa.int32())))
     flat = items.flatten()
     flat = flat.filter(pc.not_equal(flat, ""))
-    values = pc.cast(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)  # type: ignore[attr-defined]  # its type says what it is
+    values = cast_exactly(pc.if_else(pc.equal(flat, "NULL"), None, flat), kind.arrow.value_type)  # type: ignore[attr-defined]  # its type says what it is
     offsets = np.zeros(len(text) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     mask = py_buffer(np.packbits(np.asarray(text.is_valid()), bitorder="little"))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from client.collections.cursors.conftest import Sunk
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
+from client.collections.cursors.test_manifests import as_version_1
 from client.support import client_of, memory_place
 
 import persist.sinks
@@ -221,21 +222,125 @@ def test_positions_of_an_earlier_release_are_of_their_histories(database, target
     assert sorted(int(of) for (of,) in run("SELECT history FROM persist_positions")) == [0, 3, history]
 
 
+@pytest.mark.parametrize("texts", [["5"], ["05", "005"]], ids="-".join)
+def test_two_positions_of_a_cursor_and_history_are_told_apart_by_a_person_and_stop_nobody_else(database, texts):
+    """One in the form of an earlier release beside one of this: by hand, or by that release since."""
+    opened, run = database
+    key, kept = f"persist.public.c over s{uuid.UUID(int=1)}", []
+    sink = opened("a")
+    if len(texts) == 1:
+        sink.begin(key, 5, SCHEMA)
+        sink.write(key, 5, updates(1, ts=4), None, 7)
+    else:
+        sink.begin("yet another cursor", 0, SCHEMA)
+    for text in texts:
+        kept.append(f"{key} in history {text}")
+        run(f"INSERT INTO persist_positions (cursor, position, columns) VALUES ('{kept[-1]}', 9, '[]')")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="of one cursor and history") as refused:
+            sink.begin(key, 5, SCHEMA)
+        assert refused.value.details["cursor"] in kept
+        assert refused.value.details["history"] == "5"
+    other = opened("b")
+    assert other.begin("another cursor", 0, SCHEMA) is None
+    other.write("another cursor", 0, updates(3, ts=4), None, 5)
+    assert other.begin("another cursor", 0, SCHEMA) == 5
+    assert {cursor for (cursor,) in run("SELECT cursor FROM persist_positions WHERE position = 9")} == set(kept)
+    run(f"DELETE FROM persist_positions WHERE cursor = '{kept[-1]}'")
+    if len(texts) == 1:
+        assert sink.begin(key, 5, SCHEMA) == 7
+    sink.close()
+    other.close()
+
+
+@pytest.mark.parametrize("column", ["position", "history"])
+@pytest.mark.parametrize("value", ["'NaN'", "-1", "18446744073709551616"])
+def test_a_row_of_positions_that_no_sink_wrote_is_named_and_stops_nobody_else(database, column: str, value: str):
+    opened, run = database
+    key = f"persist.public.c over s{uuid.UUID(int=1)}"
+    sink, other = opened("a"), opened("b")
+    for each, of in ((sink, key), (other, "another cursor")):
+        each.begin(of, 0, SCHEMA)
+        each.write(of, 0, updates(1, ts=4), None, 5)
+    run(f"UPDATE persist_positions SET {column} = {value} WHERE cursor = '{key}'")
+    for refused in (lambda: sink.begin(key, 0, SCHEMA), lambda: sink.write(key, 0, updates(2, ts=6), 5, 7)):
+        with pytest.raises(InvalidArgument, match="no sink wrote") as told:
+            refused()
+        assert told.value.details["cursor"] == key
+        assert column in told.value.details
+        assert "persist_positions" in str(told.value)
+        assert "delete" in told.value.hint
+    assert other.begin("another cursor", 0, SCHEMA) == 5
+    other.write("another cursor", 0, updates(3, ts=6), 5, 7)
+    assert [run(f"SELECT id FROM {table} ORDER BY id") for table in "ab"] == [[(1,)], [(1,), (3,)]]
+    sink.close()
+    other.close()
+
+
+def test_a_history_that_is_text_is_none_that_a_sink_wrote(tmp_path: Path):
+    """Found by its text and not by its number, updates were written without their position."""
+    path = tmp_path / "sink.db"
+    sink = SqliteSink(path, "t")
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("UPDATE persist_positions SET history = '0'")
+        for refused in (lambda: sink.write(KEY, 0, updates(2, ts=6), 5, 7), lambda: sink.begin(KEY, 0, SCHEMA)):
+            with pytest.raises(InvalidArgument, match="no sink wrote"):
+                refused()
+        assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("cursor", ["NULL", "x'ff00'", "CAST(x'ff00' AS TEXT)"])
+def test_rows_of_no_cursor_stop_nobody_in_sqlite(tmp_path: Path, cursor: str):
+    path = tmp_path / "sink.db"
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute(
+            "CREATE TABLE persist_positions (cursor TEXT PRIMARY KEY, position, columns TEXT NOT NULL, target TEXT)"
+        )
+        connection.execute(f"INSERT INTO persist_positions VALUES ({cursor}, 5, '[]', NULL)")
+        sink = SqliteSink(path, "t")
+        assert sink.begin(KEY, 0, SCHEMA) is None
+        sink.write(KEY, 0, updates(1, ts=4), None, 5)
+        assert sink.begin(KEY, 0, SCHEMA) == 5
+        left = connection.execute(f"SELECT position FROM persist_positions WHERE cursor IS {cursor}").fetchall()
+        assert left == [(5,)]
+
+
 @pytest.mark.parametrize("history", [0, 2**64 - 2])
 def test_a_folder_of_an_earlier_release_is_of_its_history(tmp_path: Path, history: int):
     key = f"persist.public.c over s{uuid.UUID(int=1)}"
     sink = FilesSink(tmp_path)
     sink.begin(key, history, SCHEMA)
     sink.write(key, history, updates(1, ts=4), None, 5)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    sink.close()
+    manifest = as_version_1(tmp_path)
     del manifest["history"]
     manifest["cursor"] = f"{key} in history {history:x}" if history else key
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert [path.name for path in sink.files()] == ["updates-00000000000000000005.parquet"]
     with pytest.raises(InvalidArgument, match="restored"):
         sink.begin(key, 3, SCHEMA)
     assert sink.begin(key, history, SCHEMA) == 5
     sink.write(key, history, updates(2, ts=6), 5, 7)
     assert sink.begin(key, history, SCHEMA) == 7
+    assert [path.name[-9:] for path in sink.files()] == ["5.parquet", "7.parquet"]
+    sink.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', "cursor", "history", "position", "segments", "log"])
+def test_a_manifest_that_no_sink_wrote_is_refused_by_name(tmp_path: Path, text: str):
+    sink = FilesSink(tmp_path)
+    sink.begin(KEY, 0, SCHEMA)
+    sink.write(KEY, 0, updates(1, ts=4), None, 5)
+    sink.close()
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    forged = json.dumps({**manifest, text: 7 if text == "cursor" else "x"}) if text in manifest else text
+    (tmp_path / "manifest.json").write_text(forged)
+    for refused in (sink.files, lambda: sink.begin(KEY, 0, SCHEMA)):
+        with pytest.raises(InvalidArgument, match="put back what it held"):
+            refused()
+    assert (tmp_path / "manifest.json").read_text() == forged
     sink.close()
 
 
@@ -252,7 +357,7 @@ def test_files_of_a_process_that_died_before_the_manifest_named_them_do_not_coun
     again = FilesSink(tmp_path, "jsonl")
     assert again.begin(KEY, 0, SCHEMA) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "lock", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
+        "lock", "manifest-00000002.log", "manifest.json", "mine.txt", "updates-00000000000000000005.jsonl",
     ]  # fmt: skip
     again.close()
 

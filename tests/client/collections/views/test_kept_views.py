@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from client.support import SMALL, client_of, memory_place
 
 from persist import aio
@@ -146,7 +147,9 @@ async def test_a_view_over_a_month_of_history_can_be_read_at_once() -> None:
         await session.close()
 
 
-async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_read() -> None:
+@pytest.mark.parametrize("above", [False, True])
+async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_read(above: bool) -> None:
+    """Nor what only views need that could be read no more either."""
     place, away = memory_place(), 60
     async with client_of(place) as client:
         session = SqlSession(await client.environment())
@@ -156,6 +159,12 @@ async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_
         )
         await until(session, "SELECT * FROM counted", [(0,)])
         (found,) = await session.execute("SELECT data_shard FROM persist_catalog.materialized_views")
+        if above:
+            await session.execute(
+                "CREATE MATERIALIZED VIEW above WITH (REFRESH ON COMMIT) AS SELECT n + 1 AS n FROM counted;"
+                "CREATE MATERIALIZED VIEW top AS SELECT a.n, c.n AS below FROM above a, counted c"
+            )
+            await until(session, "SELECT * FROM top", [(1, 0)])
         ((shard,),) = found.rows
         await session.close()
     async with client_of(place) as client:
@@ -172,5 +181,7 @@ async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_
             await asyncio.sleep(0.1)
         after = (await client.inspect(shard))["seqno"]
         await until(session, "SELECT * FROM counted", [(away + 1,)])
+        if above:
+            await until(session, "SELECT * FROM top", [(away + 2, away + 1)])
         assert after - before < away
         await session.close()

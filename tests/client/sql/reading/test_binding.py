@@ -23,6 +23,49 @@ create view v (a, b) as select id, name from t where n > 3;
 """.replace(" (a, b)", "").replace("select id, name from", "select id as a, name as b from")
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('select "Name" from t', None),
+        ('select NAME, "name", t."name", T.name from T', "name"),
+        ('select "T".name from t', None),
+        ('select q."Name" from (select name from t) q', None),
+        ('select q."Name" from (select name as "Name" from t) q order by "Name"', "Name"),
+        ('select "Id", id, "Mixed"."Id" from "Mixed"', "Id"),
+        ('select "ID" from "Mixed"', None),
+        ('select t.id from t join (select 1 as "ID") q using ("ID")', "id"),
+        ('select t.id from t join u using ("ID")', None),
+        ('with w("Q") as (select 1) select "Q" from w', "Q"),
+        ('with w(q) as (select 1) select "Q" from w', None),
+        ('select "X" from (values (1)) v(x)', None),
+        ('select count(*) from t group by "Name"', None),
+        ('select 1 as "A" from t where "Id" = 2', None),
+        ('insert into t ("Id") values (1)', None),
+        ('insert into "Mixed" (id) values (1) returning "Id"', "Id"),
+        ('update t set "Name" = null', None),
+        ("delete from t where \"Name\" = ''", None),
+        ('create view w as select "Name" from t', None),
+    ],
+)
+async def test_quoted_names_are_exact(text, wanted):
+    async with sessions() as [session]:
+        await session.execute(TABLES + 'create table "Mixed" ("Id" int primary key)')
+        if wanted is None:
+            with pytest.raises(SqlError, match=r"no column|no table|no such column"):
+                await session.execute(text)
+        else:
+            assert (await session.execute(text))[-1].table.column_names[0] == wanted
+
+
+async def test_a_view_that_was_made_of_a_name_in_another_case_is_still_read():
+    async with sessions() as [session]:
+        await session.execute(TABLES)
+        view = await session.environment.strict_view()
+        query = 'SELECT persist.public.t."Name" AS a FROM persist.public.t'
+        kept = bind(one(query).statement.query, view, session.variables.session, is_kept=True)
+        assert [each.name.item for each in kept.reads] == ["t"]
+
+
 async def bound(session, text: str) -> BoundQuery:
     view = await session.environment.strict_view()
     return pushed(bind(one(text).statement.query, view, session.variables.session))

@@ -10,13 +10,13 @@ from ingest.pipeline.conftest import contents
 from simulation.budget import FULL
 
 from persist import InvalidArgument
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot, status
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, alter, create, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt, watching
+from persist_ingest.sources import taking_over as over
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.postgres import reader as reading
-from persist_ingest.sources.postgres.making import over
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 BAD, GOOD = "public.bad", "public.good"
@@ -172,3 +172,51 @@ def test_what_another_snapshot_does_not_mend_waits_for_a_person(here: Location, 
 def test_the_option_is_one_of_two(here: Location, shop: Any) -> None:
     with pytest.raises(InvalidArgument, match="stall or resnapshot"):
         begun(here, shop, onAltered="sometimes")
+
+
+def test_what_is_done_about_altered_tables_may_be_decided_later_by_a_running_pipeline_too(
+    here: Location, shop: Any
+) -> None:
+    begun(here, shop, onAltered="stall")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline, Pipeline(here, "shop", options=OPTIONS) as other:
+        worked(pipeline)
+        worked(other)
+        assert alter(here, "shop", {"onaltered": "resnapshot"}).definition["takes_over"] is True
+        # What the pipeline learns of its upstream and records does not take it back.
+        shop.run("INSERT INTO bad (id) VALUES (100)", "ALTER TABLE good ALTER name SET STATISTICS 50")
+        worked(pipeline)
+        assert Records(client(here)).source("shop").definition["takes_over"] is True
+        shop.run("ALTER TABLE bad DROP COLUMN name")
+        worked(other)
+        assert status(here, "shop").exports[BAD].state == "running"
+        assert follows(here, shop, BAD, "id, NULL, n, mood")
+        alter(here, "shop", {"onAltered": "stall"})
+        shop.run("ALTER TABLE bad DROP COLUMN mood")
+        worked(pipeline)
+        worked(other)
+        assert status(here, "shop").exports[BAD].state == "stalled"
+        # What had stalled waits for its command.
+        alter(here, "shop", {"onAltered": "resnapshot"})
+        worked(pipeline)
+        assert status(here, "shop").exports[BAD].state == "stalled"
+        resnapshot(here, "shop", BAD)
+        worked(pipeline)
+        assert follows(here, shop, BAD, "id, NULL, n, NULL")
+        assert follows(here, shop, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"onAltered": "ignore"}, "stall or resnapshot"),
+        ({"dsn": "host=elsewhere"}, "created with"),
+        ({"onAlterd": "stall"}, "did you mean onAltered"),
+        ({}, "no option"),
+    ],
+)
+def test_what_cannot_be_altered_is_refused(here: Location, shop: Any, options: dict[str, str], says: str) -> None:
+    begun(here, shop)
+    before = Records(client(here)).source("shop")
+    with pytest.raises(InvalidArgument, match=says):
+        alter(here, "shop", options)
+    assert Records(client(here)).source("shop") == before

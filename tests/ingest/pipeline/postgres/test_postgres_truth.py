@@ -11,8 +11,9 @@ from ingest.pipeline.conftest import contents
 from persist import PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.pipeline import pipeline as ingesting
+from persist_ingest.sources import gathering
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
-from persist_ingest.sources.postgres import rows, session, snapshot, values
+from persist_ingest.sources.postgres import rows, session, snapshot
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.items"
@@ -98,10 +99,10 @@ def test_large_values_are_read_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch
     copied = [b"PGCOPY".ljust(19, b".") + b"r" * 9, *[b"r" * (5 << 20)] * 8, b"\xff\xff"]
     chunks = list(rows._chunks(iter(copied)))
     assert [len(chunk) for chunk in chunks] == [5, 4]
-    monkeypatch.setattr(values, "OFFSETS_END", 10)
+    monkeypatch.setattr(gathering, "OFFSETS_END", 10)
     places = np.array([4, 0]), np.array([6, 6]), np.array([True, True])
     with pytest.raises(BadRows, match="2 GiB"):
-        values.gather(np.zeros(10, np.uint8), *places)
+        gathering.gather(np.zeros(10, np.uint8), *places)
 
 
 BACK = {

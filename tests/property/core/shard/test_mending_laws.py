@@ -9,11 +9,10 @@ from property.core.shard.test_laws import context, histories
 from simulation.budget import examples
 
 from persist.core.shard.batch import fingerprint
-from persist.core.shard.commands import Rollup, TakeOutParts
+from persist.core.shard.commands import LostParts, PartsTakenOut, Rollup, TakeOutParts
 from persist.core.shard.diff import apply_diff, diff
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.rebirth import is_dead, reborn
-from persist.core.shard.repairs import LostParts, PartsTakenOut
 from persist.core.shard.transitions.apply import apply, finish
 from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 

@@ -10,8 +10,10 @@ from services.catalog.cataloging import Serving, catalog_server, stub_of
 from services.catalog.statements.test_execute import TOKEN, execute, refused, table
 
 from persist.client.collections import executor as limits
+from persist.core.catalog.ddl.asking.seen import SEEN_MAX, SEEN_OF_MOVE_MAX
 from persist.runtime import system
 from persist.v1 import catalog_ddl_pb2 as ddl
+from persist.v1 import catalog_objects_pb2 as objects_pb
 
 
 @pytest.fixture
@@ -87,3 +89,17 @@ async def test_statements_that_are_large_keep_the_event_loop_for_others(place):
         is_over.set()
         await beside
         assert stood < took / 4
+
+
+async def test_names_that_are_looked_up_are_bounded(place):
+    named = ddl.SeenName(type=objects_pb.CATALOG_OBJECT_TYPE_TABLE, name=ddl.ObjectName(item="t"))
+    async with catalog_server(place) as server, stub_of(server.endpoint) as stub:
+        await execute(stub, table("t0"))
+        await stub.Execute(ddl.ExecuteRequest(statements=[table("t1")], seen=[named] * SEEN_MAX), timeout=60)
+        beyond = ddl.ExecuteRequest(statements=[table("t2")], seen=[named] * (SEEN_MAX + 1))
+        assert await refused(stub.Execute(beyond, timeout=60)) == "REQUEST_TOO_LARGE"
+        move = ddl.DdlStatement(advance_hold=ddl.AdvanceHoldStatement(name=ddl.ObjectName(item="h")))
+        few, many = ([named] * SEEN_OF_MOVE_MAX, [named] * (SEEN_OF_MOVE_MAX + 1))
+        assert await refused(stub.Execute(ddl.ExecuteRequest(statements=[move], seen=few), timeout=60)) != (
+            await refused(stub.Execute(ddl.ExecuteRequest(statements=[move], seen=many), timeout=60))
+        )

@@ -6,14 +6,14 @@ import pytest
 from property.core.shard.histories import first_state, sixteen
 from unit.core.shard.test_calls import NOW, appending, at_upper, call, commit, named
 
-from persist.core.ids import SessionId, Token
+from persist.core.ids import SessionId, ShardId, Token
 from persist.core.shard import commands as c
 from persist.core.shard.rebirth import reborn
 from persist.core.shard.state import State
 from persist.core.shard.transitions.append import rebased
 from persist.core.shard.transitions.applications import APPLICATIONS_MAX
 from persist.core.shard.transitions.apply import apply
-from persist.core.shard.transitions.calls import KEPT, KEPT_MAX, by_age
+from persist.core.shard.transitions.calls import KEPT_MAX, by_age, is_kept
 from persist.errors import InvalidArgument
 
 # ---- transactions ------------------------------------------------------------------------------------------------
@@ -52,12 +52,16 @@ def marked(state: State, number: int, app: str, version: int = 0, **more: int) -
     return dataclasses.replace(at_upper(state, which), transaction=transaction)
 
 
-def own(state: State, number: int, app: str) -> c.CompareAndAppend:
-    """As ``marked``, under a name that is the shard's own: its version is the upper that is reached."""
-    command = marked(state, number, app)
+def log(number: int | str) -> ShardId:
+    return ShardId.named("test log", str(number))
+
+
+def copied(state: State, number: int, of: ShardId, until: int | None = None) -> c.CompareAndAppend:
+    """A copy of a log: it is recorded until the upper that is reached, unless ``until`` is another."""
+    command = marked(state, number, "replaced")
     reached = rebased(command.batch, state.upper).desc.upper.time
-    assert command.transaction is not None
-    return dataclasses.replace(command, transaction=dataclasses.replace(command.transaction, version=reached))
+    assert reached is not None
+    return dataclasses.replace(command, transaction=c.LogCopy.of(of, reached if until is None else until))
 
 
 def crowded() -> State:
@@ -131,40 +135,59 @@ def test_token_is_not_repeated_as_a_version_of_an_application_that_is_new_since_
 def test_what_a_shard_records_of_itself_is_forgotten_by_nothing_and_bounded():
     """How far a log is in a table: were it forgotten, nothing could say what the table lacks."""
     state = first_state()
+    names = {c.LogCopy.of(log(number), 0).app_id for number in range(KEPT_MAX)}
     for number in range(KEPT_MAX):
-        state, _ = commit(state, own(state, number, f"{KEPT}{number}"), FEW)
+        state, _ = commit(state, copied(state, number, log(number)), FEW)
     for number in range(100, 200):
         state, _ = commit(state, marked(state, number, f"app {number}", new_since=state.transactions_forgotten), FEW)
     assert state.transactions_forgotten
-    assert {name for name in state.transactions if name.startswith(KEPT)} == {f"{KEPT}{n}" for n in range(KEPT_MAX)}
+    assert {name for name in state.transactions if is_kept(name)} == names
     with pytest.raises(InvalidArgument, match="records of itself"):
-        apply(state, c.ForgetApplications(app_ids=(f"{KEPT}0", "app 199")), FEW)
-    with pytest.raises(InvalidArgument, match="as many as it can"):
-        apply(state, own(state, 300, f"{KEPT}one more"), FEW)
+        apply(state, c.ForgetApplications(app_ids=(min(names), "app 199")), FEW)
+    with pytest.raises(InvalidArgument, match="as many logs as it can"):
+        apply(state, copied(state, 300, log("one more")), FEW)
     # One that never was is known not to have been, whatever was forgotten.
     some, _ = commit(first_state(), marked(first_state(), 1, "app"), FEW)
     some, _ = commit(some, c.ForgetApplications(app_ids=("app",)), FEW)
     assert isinstance(apply(some, marked(some, 2, "other"), FEW)[1], c.CannotTell)
-    assert isinstance(apply(some, own(some, 3, f"{KEPT}never"), FEW)[1], c.Appended)
+    assert isinstance(apply(some, copied(some, 3, log("never")), FEW)[1], c.Appended)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2**63 - 1])
-def test_under_a_name_of_a_shard_only_how_far_it_goes_is_recorded(version: int):
+@pytest.mark.parametrize("until", [0, 1, 2**63 - 1])
+def test_of_a_log_only_how_far_its_copy_reaches_is_recorded(until: int):
     """A greater one would keep the log from being copied, a smaller one copy it again."""
-    state, _ = commit(first_state(), own(first_state(), 0, f"{KEPT}log"))
-    with pytest.raises(InvalidArgument, match="the shard's own"):
-        apply(state, marked(state, 1, f"{KEPT}other", version), NOW)
+    state, _ = commit(first_state(), copied(first_state(), 0, log(0)))
+    with pytest.raises(InvalidArgument, match="up to where it moves the upper"):
+        apply(state, copied(state, 1, log("other"), until), NOW)
+
+
+def test_no_shard_is_a_table_of_itself():
+    state = first_state()
+    with pytest.raises(InvalidArgument, match="of another shard"):
+        apply(state, copied(state, 0, state.shard), NOW)
+
+
+@pytest.mark.parametrize("name", ["persist.wal:", "persist.wal:mine", f"persist.wal:{log(0)}"])
+def test_no_application_has_a_name_that_shards_record_of_themselves(name: str):
+    with pytest.raises(InvalidArgument, match=r'begin with "persist\.wal:"'):
+        c.Transaction(app_id=name, version=1)
+    with pytest.raises(InvalidArgument, match=r'begin with "persist\.wal:"'):
+        dataclasses.replace(c.Transaction(app_id="mine", version=1), app_id=name)
+
+
+@pytest.mark.parametrize("name", ["mine", "persist.wal:", "persist.wal:mine", f"persist.wal:{log(0)}x"])
+def test_a_copy_is_of_a_log(name: str):
+    with pytest.raises(InvalidArgument, match="names the log's shard"):
+        c.LogCopy(app_id=name, version=1)
 
 
 def test_how_far_a_log_goes_is_asked_of_a_shard_with_as_many_names_of_its_own_as_it_keeps():
     """The question comes as an append below the upper, and is no new name."""
     state = first_state()
     for number in range(KEPT_MAX):
-        state, _ = commit(state, own(state, number, f"{KEPT}{number}"))
-    asked = dataclasses.replace(
-        appending(state, call(900)), transaction=c.Transaction(app_id=f"{KEPT}never", version=0)
-    )
-    below = dataclasses.replace(asked, batch=own(first_state(), 1, KEPT).batch, rebase=False)
+        state, _ = commit(state, copied(state, number, log(number)))
+    asked = dataclasses.replace(appending(state, call(900)), transaction=c.LogCopy.of(log("never"), 0))
+    below = dataclasses.replace(asked, batch=copied(first_state(), 1, log(0)).batch, rebase=False)
     assert isinstance(apply(state, below, NOW)[1], c.UpperMismatch)
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from persist.client.catalog.shadow.comparison import ShadowOutcome, by_object, outcome_of, same_outcome
 from persist.core.catalog.conflicts import Conflict, Footprint
 from persist.core.catalog.kinds import AnyKind, Kind, Name
+from persist.core.catalog.objects import Setting, SettingKey
 from persist.core.catalog.rows import RowCodec
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.transaction import Batch, CatalogTransaction, foreign
@@ -55,6 +56,24 @@ class ShadowTransaction(CatalogTransaction):
         self.token = token
         self._run("name", lambda it: it.name(token))
 
+    @property
+    def told_body(self) -> bytes:
+        """See CatalogTransaction."""
+        return self.first.told_body
+
+    @told_body.setter
+    def told_body(self, body: bytes) -> None:
+        self._run("told_body", lambda it: setattr(it, "told_body", body))
+
+    @property
+    def always(self) -> bool:
+        """See CatalogTransaction."""
+        return self.first.always
+
+    @always.setter
+    def always(self, always: bool) -> None:
+        self._run("always", lambda it: setattr(it, "always", always))
+
     def next_op(self) -> int:
         """See CatalogTransaction."""
         return int(self._run("next_op", lambda it: it.next_op()))
@@ -82,6 +101,10 @@ class ShadowTransaction(CatalogTransaction):
         """See CatalogTransaction."""
         previous: V | None = self._run(f"set {kind} {key}", lambda it: it.set(kind, key, value))
         return previous
+
+    def keep(self, key: SettingKey, value: Setting | None) -> None:
+        """See CatalogTransaction."""
+        self._run(f"keep {key}", lambda it: it.keep(key, value))
 
     def set_all(self, kind: Kind[K, V], objects: Iterable[tuple[K, V | None]]) -> None:
         """See CatalogTransaction."""

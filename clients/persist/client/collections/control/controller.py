@@ -16,6 +16,7 @@ from persist.client.collections.control.claims import TOLD_SECONDS
 from persist.client.collections.control.duties.finalizer import LeftoverFinalizer
 from persist.client.collections.control.duties.holds import Lags
 from persist.client.collections.control.duties.since import Sinces, take_over
+from persist.client.collections.control.duties.stalls import Stalls
 from persist.client.collections.control.duties.ticker import Ticker
 from persist.client.collections.control.duties.timelines import Timelines
 from persist.client.collections.control.duty import Duty, Gauges, Unwatched
@@ -105,6 +106,7 @@ class Controller(Closes):
                 patience=PATIENCE_SECONDS,
                 gives_up=sinces.give_up,
             )
+            self._stalls = Stalls(self.room, self.views)
             self.add("views", self._views)
 
     def add(self, name: str, work: Callable[[], Awaitable[object]], period: float = 1.0) -> None:
@@ -151,6 +153,7 @@ class Controller(Closes):
             await self.views.work()
         finally:
             self.room.gauges.gauge(STALLED, (), len(self.views.stalled))
+        await self._stalls.work()
 
     async def _taken(self, shard: ShardId) -> None:
         try:

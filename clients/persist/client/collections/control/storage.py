@@ -82,7 +82,8 @@ class ShardStorage:
             if new or effects.left:
                 await room.begun.add([*(each.data for each in new if each.data is not None), *effects.left])
             begins, born = dict(effects.begins), {each.id: each.at for each in effects.born}
-            await at_once(lambda each: self._make(each, begins.get(each.id), born.get(each.id)), new)
+            derived = frozenset(effects.derived)
+            await at_once(lambda each: self._make(each, begins.get(each.id), born.get(each.id), derived), new)
             touched = {places[id] for id in (*wanted, *effects.changed) if id in places}
             await at_once(room.handles.take_over, sorted(touched))
             self._check(wanted, places)
@@ -139,7 +140,7 @@ class ShardStorage:
                     want(id, begins[new.id])
         return wanted
 
-    async def _make(self, each: Described, begins: int | None, born: int | None) -> None:
+    async def _make(self, each: Described, begins: int | None, born: int | None, derived: frozenset[ShardId]) -> None:
         """Its shard, with the schema of its rows, readable from ``begins`` on; or if it is new, from ``born`` on."""
         room, shard = self._room, each.data
         assert shard is not None
@@ -148,7 +149,8 @@ class ShardStorage:
             try:
                 await room.client.open_writer(shard, schema=each.schema)
             except SchemaMismatch as error:
-                raise _unfit(each, shard, error, empty=there is not None and there.upper == MINIMUM) from error
+                empty = there is not None and there.upper == MINIMUM
+                raise _unfit(each, shard, error, empty=empty, derived=shard in derived) from error
         since = await room.handles.take_over(shard)
         if there is not None and await room.handles.of_others(shard):
             # The environment that drops it would delete it.
@@ -244,12 +246,20 @@ def _missing(table: Described, schema: Schema, newest: Schema) -> list[ArrowFiel
     return missing
 
 
-def _unfit(each: Described, shard: ShardId, error: SchemaMismatch, *, empty: bool) -> PersistError:
-    """The error for a shard that was there under the name, with other columns.
+def _unfit(each: Described, shard: ShardId, error: SchemaMismatch, *, empty: bool, derived: bool) -> PersistError:
+    """The error for a shard that was there with other columns; ``derived``: no statement said that it be this one.
 
     SUBTLE: an empty one may have been left by a statement that was broken off, or be that of a program that has written
     nothing yet: it stays as it is.
     """
+    if not derived:
+        return SchemaMismatch(
+            "this shard has other columns",
+            hint="give it with the columns that it has, or another shard, or none: one is made then",
+            name=each.name,
+            shard=shard,
+            detail=error,
+        )
     if empty:
         return OutOfSync(
             "a shard of this name has other columns, and no rows",

@@ -7,8 +7,8 @@ Source: catalog-semantics.md section 3.2, resume contract; collections: cursors.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final, Self
+from collections.abc import Awaitable
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,8 +42,13 @@ LEASE_SECONDS: Final = 30.0
 """After so long nothing is held for a subscriber that died, but by the cursor."""
 _WHOLE: Final = re.compile(r"\s*(?:select\s+\*\s+from\s+)?(\S.*?)\s*;?\s*", re.IGNORECASE | re.DOTALL)
 
-Execute = Callable[[Acknowledge], Awaitable[object]]
-"""Has a statement executed by the leader."""
+
+class Execute(Protocol):
+    """Has a statement executed by the leader."""
+
+    def __call__(self, statement: Acknowledge, /, *, timeout: float | None = None) -> Awaitable[object]:
+        """Raises as ``Environment.execute``."""
+        ...
 
 
 class Cursor(Stays):
@@ -150,7 +155,7 @@ class Cursor(Stays):
                 self._rows = None  # what there is then is read again
                 await location.runtime.sleep(min(LOOK_SECONDS, max(patience.remaining(), 0.001)))
 
-    async def acknowledge(self, up_to: int | None = None) -> None:
+    async def acknowledge(self, up_to: int | None = None, *, timeout: float | None = None) -> None:
         """All times before ``up_to``, by default all that was fetched, were taken over, and need not be kept.
 
         Never beyond what was fetched here. Returning means it is durable. Raises InvalidArgument, and what the leader
@@ -162,7 +167,7 @@ class Cursor(Stays):
             raise InvalidArgument(
                 "only what was fetched can be acknowledged", hint="fetch first", up_to=to, position=position
             )
-        await self._execute(Acknowledge(self._item.name, to, str(self._item.id)))
+        await self._execute(Acknowledge(self._item.name, to, str(self._item.id)), timeout=timeout)
         self._acknowledged = max(to, self._acknowledged or 0)
         async with self._turn:
             await self._let_go(to)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from persist.client.collections.access import Access
+from persist.client.collections.in_time import within
 from persist.client.collections.reading.computed import Computed, computed
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import (
@@ -19,12 +20,14 @@ from persist.client.collections.reading.inputs import (
     Held,
     Names,
     Tables,
+    brought,
     hold,
     is_computed,
     made_of,
     stored,
 )
 from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
+from persist.client.collections.reading.ticking import ATTENDED_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
@@ -38,6 +41,7 @@ from persist.core.time.read_time import AsOf, Choice, Query, choose, readable_at
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
 from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
 from persist.retry.deadline import Backoff, Deadline
+from persist.retry.tasks import ended
 
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
@@ -48,7 +52,8 @@ class AskedTime:
     """What a query asks of its time. ``transaction``: the timeline of the transaction that it is in, if that has one.
 
     ``recency``: the time by which all is here that was upstream when this was asked. ``purpose``: what its leases say.
-    ``lease``: seconds after which they are gone when this process is; None: as the settings have it.
+    ``lease``: seconds after which they are gone when this process is; None: as the settings have it. ``role``: who
+    asks; empty: one who may read nothing.
     """
 
     as_of: AsOf | None = None
@@ -57,6 +62,7 @@ class AskedTime:
     recency: int | None = None
     purpose: str = "query"
     lease: float | None = None
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +95,14 @@ def timed(names: Names, roots: Iterable[Described]) -> TimelineContext:
     return timeline_context(names.timed(), [str(root.id) for root in roots])
 
 
-async def _nothing() -> None:
-    """Nothing leads here, or has to."""
-
-
 class Readers:
     """Reads of one client by name and time. Safe for many tasks."""
 
-    def __init__(self, access: Access, attend: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(self, access: Access, attend: Callable[[], Awaitable[Attended]] = nowhere) -> None:
         """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
         self.location = access.client.location
         self.attend = attend
+        self._ticks = Ticks(self.location, attend)
         self.told: Callable[[Lagging], None] = _nobody
         """Called with what a read waits for, once it has waited for a while."""
         self._access = access
@@ -156,6 +159,7 @@ class Readers:
         timeline = timeline_read_in(context, asked.transaction)
         inputs = stored(names, roots)
         exact = asked.as_of is not None and not asked.as_of.at_least
+        await self._settled(names, inputs, deadline)
         shown = [each for each in _reached(names, roots) if is_computed(each)]
         if shown and exact:
             raise NotReadable(
@@ -163,7 +167,7 @@ class Readers:
                 hint="read it without AS OF",
                 objects=", ".join(str(each.name) for each in shown),
             )
-        rows = {each.id: await computed(self._access.client, names, each) for each in shown}
+        rows = {each.id: await computed(self._access.client, names, each, asked.role) for each in shown}
         held = await hold(self._tables, [(each, each) for each in inputs], deadline, asked.purpose, asked.lease)
         try:
             held += await self._held_beside(beside, inputs, asked, deadline)
@@ -187,6 +191,16 @@ class Readers:
         )
         return AtOneTime(explanation, context, {each.stands_for.id: each for each in held}, computed=rows)
 
+    async def _settled(self, names: Names, inputs: Sequence[Described], deadline: Deadline) -> None:
+        """See that no more rows come of statements of this client that ended without an answer, into what is read.
+
+        Before the time is chosen: who looks for such rows and sees none may put them again. Raises Determinate.
+        """
+        if doubts := self._access.doubts:
+            tables = [*inputs, *(each for one in inputs if one.kind in KEPT_UP for each in made_of(names, one))]
+            shards = {each.data for each in tables if each.data is not None}
+            await doubts.settle(shards, seconds(deadline))
+
     async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
         """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
         await self._arrive(found, deadline)
@@ -208,6 +222,19 @@ class Readers:
         below = {each.id: each for one in held for each in one.made_of}
         opened = await asyncio.gather(*(self._tables.get(each, deadline) for each in below.values()))
         return [table for table in opened if table is not None]
+
+    async def ticked(self, names: Names, held: Held, deadline: Deadline) -> int | None:
+        """The read time of what only a leader brings forward, if that had to be moved here: what is computed follows
+        in a moment. None: it follows by itself, or nothing leads.
+        """
+        timeline = timeline_read_in(timed(names, [held.described]))
+        if timeline is None or not timeline.has_clock:
+            return None
+        async with within(deadline):
+            oracle = await self.oracle(timeline)
+        before = await oracle.read_ts(timeout=seconds(deadline))
+        after = await self._ticked(names, oracle, [held], before, deadline)
+        return after if after > before else None
 
     def forget(self) -> None:
         """Open tables anew from now on: this process slept for longer than what they hold."""
@@ -314,14 +341,40 @@ class Readers:
         )
         if query.needs_oracle:
             assert timeline is not None
-            oracle = await self.oracle(timeline)
+            async with within(deadline):
+                oracle = await self.oracle(timeline)
             if not timeline.has_clock:
                 await self._observe(names, timeline, oracle, deadline)
             oracle_ts = await oracle.read_ts(timeout=seconds(deadline))
             if timeline.has_clock:
+                if asked.as_of is None or asked.as_of.at_least:
+                    oracle_ts = await self._ticked(names, oracle, held, oracle_ts, deadline)
                 oracle_ts = await self._brought(oracle, held, oracle_ts, deadline)
             query = replace(query, oracle_ts=oracle_ts)
         return choose(query)
+
+    async def _ticked(
+        self, names: Names, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline
+    ) -> int:
+        """The read time, not long ago where views are read, also where no leader lives long enough to tick.
+
+        No later than sources below have brought everything, where that is not yet: a read would wait for them.
+        """
+        read = [each.described for each in held if not each.is_beside]
+        if not any(each.kind in KEPT_UP for each in read):
+            return read_ts
+
+        async def bound() -> int | None:
+            shards = {below.data for each in read for below in brought(names, each)}
+            asking = (self._access.client.recent_upper(each, timeout=seconds(deadline)) for each in shards if each)
+            try:
+                uppers = await asyncio.gather(*asking)
+            except ShardNotFound:
+                return read_ts  # of a source that has not begun nothing is complete
+            return min((each.time - 1 for each in uppers if each.time is not None), default=None)
+
+        refreshes = [each.refresh for each in read if each.refresh is not None]
+        return await self._ticks.brought(oracle, read_ts, refreshes, bound, deadline)
 
     async def _brought(self, oracle: Oracle, held: Sequence[Held], read_ts: int, deadline: Deadline) -> int:
         """The read time with what sources have brought by now, where no leader drives it by the clock.
@@ -331,12 +384,12 @@ class Readers:
         """
         uppers = [each.upper.time for each in held if not (each.is_beside or (each.table and each.table.wal))]
         complete = [time - 1 for time in uppers if time is not None]
-        brought = min([*complete, self.location.runtime.now_ms()])
-        if not uppers or brought <= read_ts:
+        until = min([*complete, self.location.runtime.now_ms()])
+        if not uppers or until <= read_ts:
             return read_ts
         with contextlib.suppress(StoreReadOnly):
-            await oracle.apply_write(brought, timeout=seconds(deadline))
-            return brought
+            await oracle.apply_write(until, timeout=seconds(deadline))
+            return until
         return read_ts
 
     async def _observe(self, names: Names, timeline: Timeline, oracle: Oracle, deadline: Deadline) -> None:
@@ -344,14 +397,14 @@ class Readers:
 
         Tables are complete whenever a reader says so, and hold nothing up.
         """
-        brought = [
+        sources = [
             each.data
             for each in names.items()
             if each.data is not None and _timeline_of(names, each) == timeline and _brings_times(each)
         ]
         # A source that has not begun has no shard, and nothing is complete in it.
         with contextlib.suppress(ShardNotFound):
-            await oracle.observe(brought, timeout=seconds(deadline))
+            await oracle.observe(sources, timeout=seconds(deadline))
 
     async def _arrive(self, found: AtOneTime, deadline: Deadline) -> None:
         """Wait until the answer may be given, and tables may be completed, at the time. Raises NotYetAvailable.
@@ -365,7 +418,8 @@ class Readers:
             return
         if choice.oracle_ts is not None and choice.query_ts <= choice.oracle_ts:
             return
-        oracle, runtime = await self.oracle(timeline), self.location.runtime
+        async with within(deadline):
+            oracle, runtime = await self.oracle(timeline), self.location.runtime
         backoff = Backoff(runtime, self.location.settings, deadline)
         while (read_ts := await oracle.read_ts(timeout=seconds(deadline))) < choice.query_ts:
             early = choice.query_ts - runtime.now_ms()
@@ -385,13 +439,13 @@ class Readers:
         """The same with the contents at its time. Waits for them. Raises NotYetAvailable, which names what lags."""
         ids = list(found.held)
         ts = found.ts
-        saying = asyncio.create_task(self._say(found))
+        beside = [asyncio.create_task(each) for each in (self._say(found), self._attend_on(found))]
         try:
             answers = await asyncio.gather(
                 *(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True
             )
         finally:
-            saying.cancel()
+            await ended(*beside)
         late = [found.held[id] for id, each in zip(ids, answers, strict=True) if isinstance(each, NotYetAvailable)]
         other = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, NotYetAvailable)]
         if other:
@@ -407,6 +461,13 @@ class Readers:
             )
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
         return replace(found, snapshots=contents)
+
+    async def _attend_on(self, found: AtOneTime) -> None:
+        """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
+        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
+        while any(each.described.kind in KEPT_UP for each in behind):
+            await self.location.runtime.sleep(ATTENDED_SECONDS)
+            await self.attend()
 
     async def _say(self, found: AtOneTime) -> None:
         """Report what the read waits for, when that takes long."""

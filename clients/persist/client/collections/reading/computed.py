@@ -64,12 +64,15 @@ class Computed:
         return self._rows.select(names)
 
 
-async def computed(client: ShardClient, names: Names, item: Described) -> Computed:
-    """The rows of a system collection now. Raises InvalidArgument for those that are made of what only leaders know."""
+async def computed(client: ShardClient, names: Names, item: Described, role: str) -> Computed:
+    """The rows of a system collection now, as a role sees them.
+
+    Raises InvalidArgument for those that are made of what only leaders know.
+    """
     collection = collection_of(item)
     if collection is None or not isinstance(names, CatalogView):
         raise InvalidArgument("these rows are not in memory", hint="read it by SQL", name=item.name)
-    return Computed(collection.schema, await rows_of(collection, client, names))
+    return Computed(collection.schema, await rows_of(collection, client, names, role))
 
 
 async def _batches(table: pa.Table) -> AsyncGenerator[pa.RecordBatch, None]:

@@ -29,6 +29,8 @@ from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, PersistError, ShardClosed, ShardNotFound
 from persist.retry.deadline import Deadline
 
+RELEASE_SECONDS: Final = 5.0
+"""For giving up a lease, which runs out by itself: beyond the time of the call that held it."""
 PURPOSE = "query"
 """What leases of queries say of themselves."""
 KEPT_UP: Final = frozenset({ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
@@ -109,7 +111,7 @@ class Held:
     async def expire(self) -> None:
         """Release it. What fails runs out by itself."""
         with contextlib.suppress(PersistError):
-            await self.reader.expire()
+            await self.reader.expire(timeout=RELEASE_SECONDS)
 
 
 def stored(names: Names, roots: Iterable[Described]) -> list[Described]:
@@ -142,19 +144,25 @@ def made_of(names: Names, item: Described) -> tuple[Described, ...]:
 
     Who reads it completes them, as who reads them does: a leader has many tables, and comes to one at rest by turns.
     """
-    found: dict[Id, Described] = {}
-    waiting, seen = list(item.depends_on), {item.id}
+    return tuple(each for each in _leaves(names, item) if is_completed_by_readers(each))
+
+
+def brought(names: Names, item: Described) -> tuple[Described, ...]:
+    """What something else than readers and leaders brings forward of what an item is computed from, and itself."""
+    return tuple(each for each in _leaves(names, item) if not is_completed_by_readers(each))
+
+
+def _leaves(names: Names, item: Described) -> Iterator[Described]:
+    """What is stored, and not computed, of what an item is made of, however far below it, each once; or itself."""
+    waiting, seen = [item], {item.id}
     while waiting:
-        id = waiting.pop()
-        if id in seen:
+        each = waiting.pop()
+        if each.data is not None and each.kind not in KEPT_UP:
+            yield each
             continue
-        seen.add(id)
-        each = names.get(id)
-        if each.data is None or each.kind in KEPT_UP:
-            waiting.extend(each.depends_on)
-        elif is_completed_by_readers(each):
-            found[id] = each
-    return tuple(found.values())
+        below = [id for id in each.depends_on if id not in seen]
+        seen.update(below)
+        waiting.extend(names.get(id) for id in reversed(below))
 
 
 def is_completed_by_readers(item: Described) -> bool:

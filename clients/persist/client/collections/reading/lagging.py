@@ -18,8 +18,8 @@ from persist.errors import PersistError
 SAID_AFTER_SECONDS: Final = 3.0
 """After that what a read waits for is reported."""
 _KEPT_UP: Final = (
-    "why a view or an index does not go on, or one that it is made of, is in the log of the process that leads the "
-    "environment (persist.views), whose metric persist_control_views_stalled counts them"
+    "SHOW MATERIALIZED VIEWS and SHOW INDEXES say why one does not go on, or one that it is made of; so does the log "
+    "of the process that leads the environment (persist.views)"
 )
 
 

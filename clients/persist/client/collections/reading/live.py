@@ -71,19 +71,21 @@ async def _each_held(view: CatalogView, look: Callable[[Id, str], Awaitable[None
 
 
 async def rows_of(
-    collection: SystemCollection, client: ShardClient, view: CatalogView, events: Events | None = None
+    collection: SystemCollection, client: ShardClient, view: CatalogView, role: str = "", events: Events | None = None
 ) -> pa.Table:
     """The rows of a system collection now. RPCs as ``live`` where it shows how holds stand, else none.
 
-    ``events``: what reads the audit log, which no view of a catalog has. Raises InvalidArgument: it is needed, and was
-    not given; and what it raises.
+    ``role``: who asks, empty: one who may read nothing. ``events``: what reads the audit log, which no view of a
+    catalog has. Raises InvalidArgument: it is needed, and was not given; and what it raises.
     """
     if collection.needs_events:
         if events is None:
             hint = "SELECT … FROM persist_catalog.audit_events, or the catalog's audit_logs()"
             raise InvalidArgument("these rows are not in memory", hint=hint, name=collection.name)
         return collection.rows(view, Live(events=await events()))
-    return collection.rows(view, await live(client, view)) if collection is HOLDS else collection.rows(view)
+    if collection is HOLDS:
+        return collection.rows(view, await live(client, view))
+    return collection.rows(view, Live(role=view.role(role) if role else None))
 
 
 async def states_of_holds(client: ShardClient, view: CatalogView) -> dict[str, str]:

@@ -4,10 +4,12 @@ Source: collections: readers, queries.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
+from persist.client.collections.in_time import within
 from persist.client.collections.naming import name_of
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Readers, timed
 from persist.client.collections.reading.contents import Contents
@@ -22,6 +24,7 @@ from persist.client.collections.reading.subscribing import (
 )
 from persist.client.shard.times import TimeLike, time_of
 from persist.client.table.table import Table
+from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.privileges import check_may
 from persist.core.catalog.ddl.statements import QualifiedName
@@ -56,6 +59,10 @@ class Reads:
     async def names(self, *, strict: bool) -> Names:
         """The catalog; ``strict``: with all that was committed before this call."""
         return await self._names(strict)
+
+    async def _view(self, deadline: Deadline) -> Names:
+        async with within(deadline):
+            return await self.names(strict=True)
 
     def resolve(self, names: Names, name: NameLike) -> Described:
         """The item of a name, which the session's role may read. Raises UnknownObject, PrivilegeMissing."""
@@ -135,9 +142,11 @@ class Reads:
         timeout: float | None = None,
     ) -> Explanation:
         """The time at which these would be read together now, and why. Raises as ``read_together``."""
-        view = await self.names(strict=True)
+        deadline = self.readers.location.attempts.deadline(timeout)
+        view = await self._view(deadline)
         roots = [self.resolve(view, name) for name in names]
-        return await self.readers.explain(view, roots, self._asked(as_of, at_least, isolation), timeout=timeout)
+        asked = self._asked(as_of, at_least, isolation)
+        return await self.readers.explain(view, roots, asked, timeout=seconds(deadline))
 
     async def subscribe(
         self,
@@ -153,14 +162,14 @@ class Reads:
         timeout: float | None = None,
     ) -> Subscription:
         """The rows of a name at a time, and its updates from then on. See ``Environment.subscribe``."""
-        view = await self.names(strict=True)
+        deadline = self.readers.location.attempts.deadline(timeout)
+        view = await self._view(deadline)
         root = self.resolve(view, name)
         timed(view, [root])
         _check_rows(root)
         if is_computed(root):
             raise InvalidArgument("what the system computes has no updates", hint="read it again", name=root.name)
         asked = self._asked(as_of, at_least, isolation, purpose="subscription")
-        deadline = self.readers.location.attempts.deadline(timeout)
         found = await self.readers.held(view, [root], asked, deadline)
         try:
             return await self._subscribed(found, root, snapshot, progress, up_to, columns, deadline)
@@ -210,9 +219,13 @@ class Reads:
         held = found.held[root.id]
         if snapshot:
             await self.readers.reach(found, deadline)
-            listen = await held.reader.subscribe(found.ts, downgrade=True)
+            # SUBTLE: the timeout of the handle's call ends a subscription without news, too. This is what it waits for.
+            await self.readers.snapshots(found, deadline)
+            async with within(deadline):
+                listen = await held.reader.subscribe(found.ts, downgrade=True)
         else:
-            listen = await held.reader.listen(found.ts, downgrade=True)
+            async with within(deadline):
+                listen = await held.reader.listen(found.ts, downgrade=True)
         return Followed(held, listen, await self.completing(held, deadline, up_to))
 
     async def _followed_instead(self, lost: Held, at: int | None, snapshot: bool, up_to: int | None) -> Followed:
@@ -236,7 +249,10 @@ class Reads:
         runtime = self.readers.location.runtime
         if held.described.kind in KEPT_UP:
             inputs = await self._completing(await self.readers.beneath([held], deadline), None)
-            return Attending(self.readers.attend, runtime, inputs)
+            async with within(deadline):
+                names = await self.names(strict=False)
+            ticked = partial(self.readers.ticked, names, held)
+            return Attending(self.readers.attend, ticked, held, runtime, inputs)
         if held.table is None:
             return None
         (tables,) = await self._completing([held.table], up_to)
@@ -261,12 +277,13 @@ class Reads:
         where: PredicateLike = None,
         timeout: float | None,
     ) -> list[Contents]:
-        view = await self.names(strict=True)
+        deadline = self.readers.location.attempts.deadline(timeout)
+        view = await self._view(deadline)
         roots = [self.resolve(view, name) for name in names]
         timed(view, roots)
         for root in roots:
             _check_rows(root)
-        found = await self.readers.at_one_time(view, roots, asked, timeout=timeout)
+        found = await self.readers.at_one_time(view, roots, asked, timeout=seconds(deadline))
         try:
             return [self._contents(found, root, columns, where) for root in roots]
         except BaseException:
@@ -304,6 +321,7 @@ class Reads:
             as_of=None if time is None else AsOf(time, at_least=at_least is not None),
             isolation=isolation_of(isolation),
             purpose=purpose,
+            role=self.session.role,
         )
 
 

@@ -14,30 +14,29 @@ import pyarrow.compute as pc
 
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import Held
+from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended
 from persist.client.shard.handles import Stays
 from persist.client.shard.read.listen import Event, Listen, Progress, Updates
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import TS
 from persist.core.frontier import Antichain
-from persist.errors import LeaseExpired, LocationError, PersistError, UsageError
+from persist.errors import LeaseExpired, LocationError, NotYetAvailable, PersistError, UsageError
+from persist.retry.deadline import Deadline
 from persist.retry.tasks import ended
 
 if TYPE_CHECKING:
     from persist.client.table.table import Table
     from persist.client.timeline.oracle import Oracle
-    from persist.retry.deadline import Deadline
     from persist.runtime import Runtime
 
 COMPLETED_SECONDS: Final = 0.25
 """Between two looks whether a table, which nothing else may complete, has rows that were committed and not returned."""
-ATTENDED_SECONDS: Final = 1.0
-"""Between two looks whether a process leads."""
 
 
 class Completing(Protocol):
     """What brings a collection forward for a reader that waits for its updates: else none might ever come."""
 
-    async def once(self, deadline: "Deadline") -> None:
+    async def once(self, deadline: Deadline) -> None:
         """All is returned that there is by now, or will be."""
         ...
 
@@ -58,7 +57,7 @@ class CompletingTables:
         self._runtime = runtime
         self._last = None if up_to is None or not oracle.timeline.has_clock else up_to - 1
 
-    async def once(self, deadline: "Deadline") -> None:
+    async def once(self, deadline: Deadline) -> None:
         """All that had been committed is in the tables' shards."""
         ts = await self._oracle.read_ts(timeout=seconds(deadline))
         await asyncio.gather(*(table.complete_to(ts, timeout=seconds(deadline)) for table in self._tables))
@@ -90,18 +89,30 @@ class Attending:
     """
 
     def __init__(
-        self, attend: Callable[[], Awaitable[None]], runtime: "Runtime", inputs: Sequence[CompletingTables] = ()
+        self,
+        attend: Callable[[], Awaitable[Attended]],
+        ticked: Callable[[Deadline], Awaitable[int | None]],
+        held: Held,
+        runtime: "Runtime",
+        inputs: Sequence[CompletingTables] = (),
     ) -> None:
-        """``attend`` sees that a process leads; raises nothing."""
+        """``attend`` sees that a process leads; raises nothing. ``ticked``: see Readers."""
         self._attend = attend
+        self._ticked = ticked
+        self._held = held
         self._runtime = runtime
         self._inputs = inputs
 
-    async def once(self, deadline: "Deadline") -> None:
-        """A process leads, where any may, and has all there is by now."""
-        await self._attend()
+    async def once(self, deadline: Deadline) -> None:
+        """A process leads, where any may, and what it computes has all there was before it did, unless that takes
+        long."""
+        ts = await self._ticked(deadline)
         for each in self._inputs:
             await each.once(deadline)
+        if ts is not None:
+            patience = Deadline(self._runtime, min(PATIENCE_SECONDS, deadline.remaining()))
+            with contextlib.suppress(NotYetAvailable):
+                await self._held.snapshot(ts, patience)
 
     async def run(self) -> None:
         """Until it is cancelled. Failures of the location pass; raises what does not."""

@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from persist.errors import InvalidArgument
 
-_EARLIER: Final = re.compile(r"(.* over s[0-9a-f-]{36}) in history ([0-9a-f]{1,16})", re.DOTALL)
+EARLIER: Final = " in history "
+"""What an earlier release wrote between the key of a cursor and its history."""
+_EARLIER: Final = re.compile(rf"(.* over s[0-9a-f-]{{36}}){EARLIER}([0-9a-f]{{1,16}})", re.DOTALL)
 
 
 class PositionMoved(InvalidArgument):

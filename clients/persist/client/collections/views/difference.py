@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
+from persist.arrow.exact import cast_exactly
 from persist.client.collections.views.query import QueryFailed
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.update import consolidate, normalise
@@ -39,7 +40,7 @@ def _fitting(new: pa.Table, schema: Schema) -> pa.Table:
     columns = []
     for field, column in zip(fields, new.columns, strict=True):
         try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(column if column.type == field.type else cast_exactly(column, field.type))
         except pa.ArrowException as error:
             raise QueryFailed(
                 "a value does not fit the column of the view",
@@ -55,4 +56,4 @@ def _fitting(new: pa.Table, schema: Schema) -> pa.Table:
 
 def _timed(rows: pa.Table, diffs: ArrowArray, time: int) -> pa.Table:
     times = pa.repeat(pa.scalar(time, TS.type), rows.num_rows)
-    return rows.append_column(TS, times).append_column(DIFF, pc.cast(diffs, DIFF.type))
+    return rows.append_column(TS, times).append_column(DIFF, diffs.cast(pa.int64()))

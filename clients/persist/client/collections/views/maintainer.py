@@ -32,6 +32,8 @@ _log = logging.getLogger("persist.views")
 
 EACH_COMMIT: Final = Refresh(None)
 REASON_CHARS_MAX: Final = 500
+LOOK_SECONDS: Final = 1.0
+"""For a look at where one stands that failed."""
 PATIENCE_SECONDS: Final = 2.0
 """How long those that are at rest wait for one that takes long, before their next turn."""
 
@@ -46,11 +48,12 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Why a view or an index does not go on at ``upper``, and since when: milliseconds since 1970."""
+    """Why a view or an index does not go on at ``upper`` (None: that cannot be seen), and since when: milliseconds
+    since 1970."""
 
     name: QualifiedName
     reason: str
-    upper: Antichain
+    upper: Antichain | None
     since_ms: int
 
 
@@ -161,7 +164,7 @@ class Maintainer:
                 # this one alone.
                 is_known = isinstance(error, PersistError)
                 reason = str(error) if is_known else f"unexpected: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
-                self._fails(plan.item, reason, None if is_known else error)
+                self._fails(plan.item, reason, await self._upper(plan.item), None if is_known else error)
             else:
                 went, moved = True, moved or bool(passed.appended)
                 self._turns.went(id)
@@ -174,12 +177,20 @@ class Maintainer:
             raise lost[0][1]
         for plan, doubt in lost:
             # The location answers others.
-            self._fails(plan.item, str(doubt))
+            self._fails(plan.item, str(doubt), self._uppers.get(plan.item.id))
         return moved
 
-    def _fails(self, item: Described, reason: str, cause: Exception | None = None) -> None:
+    async def _upper(self, item: Described) -> Antichain | None:
+        """Where it stands, also if another process took it there; what is known here where its shard is silent."""
+        assert item.data is not None
+        try:
+            return await self._client.recent_upper(item.data, timeout=LOOK_SECONDS)
+        except PersistError:
+            return self._uppers.get(item.id)
+
+    def _fails(self, item: Described, reason: str, upper: Antichain | None, cause: Exception | None = None) -> None:
         self._turns.failed(item.id)
-        self._stall(item, reason, self._uppers.get(item.id, Antichain.of(0)), cause)
+        self._stall(item, reason, upper, cause)
 
     async def _end(self, *ids: Id) -> None:
         await ended(*[self._under_way.pop(id) for id in ids if id in self._under_way])
@@ -191,10 +202,11 @@ class Maintainer:
         else:
             self._stalled.pop(item.id, None)
 
-    def _stall(self, item: Described, reason: str, upper: Antichain, cause: Exception | None = None) -> None:
+    def _stall(self, item: Described, reason: str, upper: Antichain | None, cause: Exception | None = None) -> None:
         before = self._stalled.get(item.id)
         if before is None or before.reason != reason:
-            _log.warning("%s does not go on at %s: %s", item.name, upper, reason, exc_info=cause)
+            at = "" if upper is None else f" at {upper}"
+            _log.warning("%s does not go on%s: %s", item.name, at, reason, exc_info=cause)
         since = self._now_ms() if before is None else before.since_ms
         self._stalled[item.id] = Stalled(item.name, reason, upper, since)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
+from persist.client.sql.bind.exact import check_quoted
 from persist.client.sql.bind.meaning import meant
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.positions import where
@@ -109,14 +110,16 @@ def bind(
     is_view: bool = False,
     nodes_max: int | None = None,
     known: Sequence[KnownColumns] = (),
+    is_kept: bool = False,
 ) -> BoundQuery:
     """The query, with what its names mean to the session.
 
     ``definite``: it gives the same rows whenever it is computed, or it is refused. ``is_view``: it is to be that of a
-    view, which has to be readable. ``known``: the columns it was made of where what it reads has got more since.
+    view, which has to be readable. ``is_kept``: it was bound before, perhaps by a release that took quoted names of
+    columns in any case. ``known``: the columns it was made of where what it reads has got more since.
     Raises UnknownObject, with near names and the place; SqlNotSupported; SqlError (a name that has no rows); TooLarge.
     """
-    binding = _Binding(names, session, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max)
+    binding = _Binding(names, session, DEPTH_MAX - is_view, VIEWS_MAX - is_view, nodes_max, is_exact=not is_kept)
     binding.count(query)
     functions.check(query, definite=definite)
     named, bound = binding.bound(query.copy(), 0, known)
@@ -138,8 +141,11 @@ class _Binding:
         depth_max: int,
         views_max: int,
         nodes_max: int | None,
+        *,
+        is_exact: bool,
     ) -> None:
         self.nodes = 0
+        self._is_exact = is_exact
         self._nodes_max = nodes_max
         self._depth_max = depth_max
         self._views_left = views_max
@@ -176,6 +182,8 @@ class _Binding:
             _name(table, described)
             if depth == 0:
                 self.reads.append(described)
+        if depth == 0 and self._is_exact:
+            check_quoted(query, (name for _, described in found for name in described.column_names))
         _unqualified(query)
         named = query.copy() if depth == 0 else query
         # Before views take the places of their names: what is in these has been through it.

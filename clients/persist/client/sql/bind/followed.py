@@ -3,6 +3,7 @@
 from typing import Final
 
 from persist.client.sql.bind.binding import BoundQuery
+from persist.client.sql.bind.exact import folded, meaning
 from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse.known import is_only
 from persist.core.catalog.ddl.statements import QualifiedName
@@ -32,8 +33,8 @@ def followed(bound: BoundQuery) -> tuple[QualifiedName, list[str] | None]:
         raise SqlNotSupported("only collections are followed", hint=_HINT)
     if [type(each) for each in query.expressions] == [exp.Star]:
         return relation.described.name, None
-    known = {name.lower(): name for name in (*relation.schema.key.names, *relation.schema.val.names)}
-    columns = [known.get(each.name.lower(), "") for each in query.expressions if isinstance(each, exp.Column)]
+    known = [*relation.schema.key.names, *relation.schema.val.names]
+    columns = [meaning(folded(each.this), known) or "" for each in query.expressions if isinstance(each, exp.Column)]
     if len(columns) < len(query.expressions) or "" in columns or len(set(columns)) < len(columns):
         raise SqlNotSupported("only columns of a collection are followed", hint=_HINT)
     return relation.described.name, columns

@@ -45,9 +45,10 @@ async def bound(
     definite: bool = False,
     is_view: bool = False,
     known: Sequence[KnownColumns] = (),
+    is_kept: bool = False,
 ) -> BoundQuery:
     """As ``pushed(bind(…))``, off the loop if the query is large."""
-    binding = functools.partial(bind, session=session, definite=definite, is_view=is_view, known=known)
+    binding = functools.partial(bind, session=session, definite=definite, is_view=is_view, known=known, is_kept=is_kept)
     try:
         return pushed(binding(query, names, nodes_max=NODES_MAX))
     except TooLarge:

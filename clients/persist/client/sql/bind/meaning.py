@@ -5,6 +5,7 @@ Source: docs/sql.md, queries.
 """
 
 import decimal
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -52,12 +53,24 @@ def meant(query: exp.Expr) -> exp.Expr:
 
 
 def _number(node: exp.Expr) -> exp.Expr:
-    """A number with an exponent is exact, as all that are written: DuckDB takes it to be a floating-point one."""
+    """A number with an exponent is exact, as all that are written: DuckDB takes it to be a floating-point one. Of a
+    whole one with more digits than are exact it makes what no column holds.
+    """
     text = str(node.this)
-    if not isinstance(node, exp.Literal) or node.is_string or "e" not in text.lower():
+    if not isinstance(node, exp.Literal) or node.is_string:
+        return node
+    if text.isdecimal() and len(text.lstrip("0")) > DIGITS_MAX:
+        raise SqlFailed(
+            f"a number has more than {DIGITS_MAX} digits",
+            hint="as a floating-point number: CAST('…' AS DOUBLE PRECISION)",
+            got=text[:80],
+        )
+    if "e" not in text.lower():
         return node
     number = decimal.Decimal(text)
     if abs(number.adjusted()) > DIGITS_MAX:
+        if number and (math.isinf(float(number)) or not float(number)):
+            raise SqlFailed("a number is out of range", hint="none is as large, or as small", got=text[:80])
         return node
     scale = max(-int(number.as_tuple().exponent), 0)
     digits = max(len(f"{abs(number):f}".replace(".", "").lstrip("0")), scale, 1)

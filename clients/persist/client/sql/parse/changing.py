@@ -5,7 +5,7 @@ from typing import Final
 from persist.client.sql.errors import SqlNotSupported
 from persist.client.sql.parse import values
 from persist.client.sql.parse.columns import column
-from persist.client.sql.parse.statements import Begin, SetVariable, Show, Statement
+from persist.client.sql.parse.statements import AlterSource, Begin, SetVariable, Show, Statement
 from persist.client.sql.parse.tokens import Tokens
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.catalog.ddl.privileges import APPLY
@@ -122,12 +122,18 @@ def alter(tokens: Tokens, now_ms: int) -> Statement:
         retain = values.retain(tokens)
         tokens.expect(")")
         return _ended(tokens, ddl.SetRetain(kind, name, retain))
+    if kind is ObjectType.SOURCE and tokens.word("SET"):
+        return _ended(tokens, AlterSource(name, tuple(values.options(tokens, optional=False).items()), exists))
     if kind is ObjectType.TABLE and _is_of_column(tokens, "ADD"):
         return _ended(tokens, ddl.AddColumns(name, tokens.listed(lambda: _added(tokens)), exists))
     _check_no_column(tokens, kind)
     tokens.fail(
         "RENAME TO, SWAP WITH, OWNER TO, SET (RETAIN HISTORY …)"
-        + {ObjectType.HOLD: " or ADVANCE", ObjectType.TABLE: " or ADD COLUMN"}.get(kind, "")
+        + {
+            ObjectType.HOLD: " or ADVANCE",
+            ObjectType.TABLE: " or ADD COLUMN",
+            ObjectType.SOURCE: " or SET (option = value, …)",
+        }.get(kind, "")
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def printed(statement: s.Statement) -> str:
             return "COMMIT"
         case s.Rollback():
             return "ROLLBACK"
-        case s.Subscribe() | s.Fetch() | s.Show() | s.SetVariable() | s.Explain():
+        case s.Subscribe() | s.Fetch() | s.Show() | s.SetVariable() | s.AlterSource() | s.Explain():
             return _session(statement)
         case s.DefineView() | s.DefineCursor():
             return _definition(statement)
@@ -113,7 +113,7 @@ def _returning(nodes: Sequence[exp.Expr]) -> str:
     return f" RETURNING {_list(nodes)}" if nodes else ""
 
 
-def _session(statement: s.Subscribe | s.Fetch | s.Show | s.SetVariable | s.Explain) -> str:
+def _session(statement: s.Subscribe | s.Fetch | s.Show | s.SetVariable | s.AlterSource | s.Explain) -> str:
     match statement:
         case s.Subscribe(query, as_of, snapshot, progress, up_to):
             end = "" if up_to is None else f" UP TO {up_to}"
@@ -126,6 +126,8 @@ def _session(statement: s.Subscribe | s.Fetch | s.Show | s.SetVariable | s.Expla
             return _show(statement)
         case s.SetVariable(name, values):
             return f"SET {_quoted(name)} = {', '.join(map(_text, values))}" if values else f"RESET {_quoted(name)}"
+        case s.AlterSource(name, options, exists):
+            return f"ALTER SOURCE {'IF EXISTS ' if exists else ''}{_name(name)} SET{_options(options)}"
         case s.Explain(query, what):
             return f"EXPLAIN {what.upper()} FOR {_select(query)}"
 

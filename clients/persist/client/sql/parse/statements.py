@@ -151,6 +151,15 @@ class SetVariable:
     values: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class AlterSource:
+    """ALTER SOURCE name SET (option = value, …): of what a pipeline ingests, and no definition of the catalog's."""
+
+    name: QualifiedName
+    options: tuple[tuple[str, str], ...]
+    if_exists: bool = False
+
+
 class Explained(StrEnum):
     """What is explained of a query."""
 
@@ -208,6 +217,7 @@ Statement: TypeAlias = (
     | Fetch
     | Show
     | SetVariable
+    | AlterSource
     | Explain
 )
 

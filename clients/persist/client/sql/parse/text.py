@@ -141,6 +141,7 @@ def _parsed(tokens: Tokens, now_ms: int) -> Parsed:
         if word in _ELSEWHERE:
             raise SqlNotSupported(f"{word} is not supported", hint=_ELSEWHERE[word], line=line, column=column)
         raise SqlSyntax("no statement begins so", hint=near(word), line=line, column=column, at=repr(word)[:80])
+    tokens.learn()
     try:
         statement = known(tokens, now_ms)
     except RecursionError as error:

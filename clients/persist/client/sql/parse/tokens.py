@@ -11,6 +11,7 @@ from persist.client.sql.errors import SqlSyntax
 from persist.client.sql.parse.literals import Cut, Literals, restored, shortened
 from persist.core.catalog.ddl.statements import NAME_MAX, QualifiedName
 from persist.extras import extra
+from persist.redaction import learn_environment
 from persist.typed import AnyValue
 
 with extra("sql"):
@@ -58,8 +59,9 @@ def tokens_of(text: str, params: Params | None = None) -> "Tokens":
     _check_size(text)
     try:
         return Tokens(text, list(_numbered(Dialect().tokenize(text))), params or {})
-    except TokenError as error:
-        raise SqlSyntax("a quote or a comment does not end", hint="close it", near=str(error)[-60:]) from error
+    except TokenError:
+        # What stands there may be secret, and which statement it belongs to is not known.
+        raise SqlSyntax("a quote or a comment does not end", hint="close it") from None
 
 
 def tokens_without(text: str, params: Params, cuts: Sequence[Cut]) -> "Tokens | None":
@@ -138,8 +140,32 @@ class Tokens:
             hint=hint,
             line=line,
             column=column,
-            at="the end" if found is None else repr(self.text[found.start : found.end + 1])[:80],
+            at="the end" if found is None else self._shown(found),
         )
+
+    @property
+    def is_secretive(self) -> bool:
+        """Whether secrets may be in it: those of upstreams, and of what sinks write to."""
+        first, second = (*(each.text.upper() for each in self._tokens[:2]), "")[:2]
+        return first == "CREATE" and second in ("SOURCE", "SINK")
+
+    def learn(self) -> None:
+        """Have nothing here say what may be secret in it, before anything else is done with it."""
+        if not self.is_secretive:
+            return
+        before = ""
+        for token in self._tokens:
+            if token.token_type in _TEXTS:
+                learn_environment({before: token.text})
+            elif token.token_type is not TokenType.EQ:
+                before = token.text
+
+    def _shown(self, token: Token) -> str:
+        """A token in an error. What options say is not repeated: a secret without its quotes is any word."""
+        options = next((each.start for each in self._tokens if each.token_type is TokenType.L_PAREN), token.end)
+        if self.is_secretive and token.start > options:
+            return "what is not shown, as it may be secret"
+        return repr(self.text[token.start : token.end + 1])[:80]
 
     def is_word(self, *words: str, ahead: int = 0) -> bool:
         """Whether these words come next."""

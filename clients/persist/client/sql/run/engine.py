@@ -141,6 +141,8 @@ class Answer:
 
     def __init__(self, reader: pa.RecordBatchReader, running: "_QueryThread", deadline: float | None) -> None:
         self.schema = reader.schema
+        self.notice = ""
+        """What there is to say besides."""
         self._reader = reader
         self._running = running
         self._deadline = deadline

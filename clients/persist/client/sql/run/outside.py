@@ -3,6 +3,7 @@
 Source: collections: queries (fences).
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from persist.core.catalog.ddl.described import Described
@@ -17,6 +18,10 @@ class Sources(Protocol):
 
         Whole, or not at all. Raises InvalidArgument (its options), PrivilegeMissing, what its upstream raises.
         """
+        ...
+
+    async def alter(self, source: Described, options: Mapping[str, str]) -> None:
+        """Give one that the role owns other options. Raises InvalidArgument, LocationError."""
         ...
 
     async def drop(self, source: Described, role: str, *, cascade: bool) -> None:

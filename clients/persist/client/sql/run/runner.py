@@ -143,6 +143,8 @@ class Gathered:
 
     def __init__(self, table: pa.Table) -> None:
         self.schema = table.schema
+        self.notice = ""
+        """What there is to say besides."""
         self._table = table
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:

@@ -1,69 +1,87 @@
-"""Tables whose rows a session put without an answer: it finds out what came of them before its next statement.
+"""What came of rows that a session put into tables without an answer: said with an answer, or before they come twice.
 
-Until then they may still come, and who looks for them, sees none and puts them again has them twice. Rows of tables in
-a log come with its next write or never. Source: docs/adr/0012-numbered-calls.md; docs/guarantees.md, guarantee 12.
+Source: docs/adr/0012-numbered-calls.md; docs/guarantees.md, guarantee 12.
 """
 
-from typing import Final
+from collections.abc import Collection
 
-from persist.client.shard.write.doubts import Resolved
+import pyarrow as pa
+
 from persist.client.sql.errors import SqlFailed
+from persist.client.sql.parse.statements import Dml, Insert
+from persist.client.table.in_doubt import InDoubt, TablesInDoubt, named
 from persist.client.table.table import Table
 from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.values import Id
-from persist.errors import Determinate, LocationError, PersistError
+from persist.core.ids import ShardId
+from persist.extras import extra
 
-_HAPPENED: Final = "the rows put into {} before, without an answer, are there"
-_NOT: Final = "the rows put into {} before, without an answer, are not there, and will not be"
-_FORGOTTEN: Final = "whether the rows put into {} before, without an answer, are there is not known: no more will come"
+with extra("sql"):
+    from sqlglot import exp
 
 
-class TablesInDoubt:
-    """Of one session."""
+class OwnDoubts:
+    """Those of one session, among those of its client."""
 
-    def __init__(self) -> None:
-        self._open: dict[Id, tuple[Described, Table]] = {}
-        self._news: dict[Id, str] = {}
+    def __init__(self, doubts: TablesInDoubt) -> None:
+        self._doubts = doubts
+        self._telling: list[InDoubt] = []
 
-    def add(self, described: Described, table: Table) -> None:
-        """A write into this table ended without an answer."""
-        self._open[described.id] = described, table
+    async def settle(self, timeout: float | None) -> None:
+        """Find out what came of all rows that this session put. Raises Determinate: it is not known yet of some."""
+        await self._doubts.settle((), timeout, owner=self)
 
-    async def settle(self, timeout: float | None) -> str:
-        """Find out what came of all; what the user should know. Raises Determinate: it is not known yet of one."""
-        told: list[str] = []
-        self._news = {}
-        for id, (described, table) in list(self._open.items()):
-            resolved: tuple[Resolved, ...] | None
-            try:
-                resolved = await table.resolve(timeout=timeout)
-            except LocationError as error:
-                raise Determinate(
-                    "rows of a statement before this one may still come into a table: nothing of this one happened",
-                    hint="repeat it: what came of those is looked for first",
-                    table=described.name,
-                    detail=error,
-                ) from error
-            except PersistError:
-                # The table was dropped, or the location restored: nothing more comes.
-                resolved = None
-            del self._open[id]
-            if resolved is None or any(each.forgotten for each in resolved):
-                self._news[id] = _FORGOTTEN.format(described.name)
-            elif any(each.appended is not None for each in resolved):
-                self._news[id] = _HAPPENED.format(described.name)
-            else:
-                told.append(_NOT.format(described.name))
-        return "; ".join([*told, *self._news.values()])
+    def notice(self, shards: Collection[ShardId], *, own: bool = True) -> str:
+        """What an answer that read these tables has to say besides. Until ``tell`` it counts as not said."""
+        news = [each for each in self._doubts.news(shards, self) if own or each.owner is None]
+        self._telling += [each for each in news if each not in self._telling]
+        return "; ".join(dict.fromkeys(each.news for each in news))
 
-    def check(self, described: Described) -> None:
-        """Raise SqlFailed where a statement puts rows into a table just when rows put before came to light there.
+    def tell(self) -> None:
+        """The answers are handed over."""
+        told, self._telling = self._telling, []
+        if told:
+            self._doubts.tell(told)
 
-        It may be the same rows again, by a user who does not know that yet.
+    def lose(self) -> None:
+        """The answers are not handed over: an error is."""
+        self._telling.clear()
+
+    async def check(self, described: Described, rows: pa.Table, statement: Dml, timeout: float | None) -> None:
+        """Raise SqlFailed where rows that were put before, and may be there, would be put again by who does not know.
+
+        Raises Determinate: it is not known yet what came of rows before.
         """
-        if described.id in self._news:
+        if not self._doubts or described.data is None:
+            return
+        await self._doubts.settle([described.data], timeout)
+        found = self._doubts.repeated(described.data, self, named(rows), said(statement))
+        if found is not None:
             raise SqlFailed(
-                self._news[described.id],
+                found.news,
                 hint="nothing of this statement happened: look, and repeat it if you want these rows besides",
                 table=described.name,
             )
+
+    def add(self, described: Described, table: Table, rows: pa.Table, statement: Dml) -> None:
+        """A write into this table ended without an answer."""
+        assert described.data is not None
+        doubt = InDoubt(
+            shard=described.data,
+            name=str(described.name),
+            table=table,
+            owner=self,
+            put=named(rows),
+            said=said(statement),
+        )
+        self._doubts.add(doubt)
+
+    def release(self) -> None:
+        """The session ends, or goes to another caller."""
+        self._doubts.release(self)
+
+
+def said(statement: Dml) -> str:
+    """A statement whose rows may be others each time, as what it says."""
+    if not isinstance(statement, Insert) or not isinstance(statement.query, exp.Expr):
+        return ""
+    return f"{statement.columns} {statement.query.sql()}"

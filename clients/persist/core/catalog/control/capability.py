@@ -5,7 +5,7 @@ ic(o), H(o), what is about to be held, and what goes on from it. Source: catalog
 collections: the controller.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
@@ -78,6 +78,36 @@ def needed_by(collections: Mapping[Id, Controlled], known: Mapping[Id, Known]) -
         for id in each.inputs:
             needs[id] = needs[id].meet(need) if id in needs else need
     return needs
+
+
+def brought_along(
+    collections: Mapping[Id, Controlled], known: Mapping[Id, Known], id: Id, complete: Antichain, follow: Container[Id]
+) -> dict[Id, Antichain]:
+    """How far everything will be once one of them is ``complete`` up to there: itself, and then, inputs first, what is
+    computed from it, those of ``follow``, as far as all of their inputs are. What stays where it is is left out.
+    """
+    above: dict[Id, list[Id]] = {}
+    for each in collections.values():
+        if each.id in follow and each.id in known and all(input in known for input in each.inputs):
+            for input in each.inputs:
+                above.setdefault(input, []).append(each.id)
+    reached, waiting = {id: 0}, [id]
+    while waiting:
+        for each_id in above.get(waiting.pop(), ()):
+            if each_id not in reached:
+                waiting.append(each_id)
+            reached[each_id] = reached.get(each_id, 0) + 1
+    found, ready = {id: complete}, [id]
+    while ready:
+        for each_id in above.get(ready.pop(), ()):
+            reached[each_id] -= 1
+            if not reached[each_id]:
+                ready.append(each_id)
+                inputs = (found.get(input, known[input].upper) for input in collections[each_id].inputs)
+                upper = reduce(Antichain.meet, inputs)
+                if known[each_id].upper.less_than(upper):
+                    found[each_id] = upper
+    return found
 
 
 class HoldsOn:

@@ -32,7 +32,8 @@ class Born:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """``created``: collections whose shard is to be made or taken over; ``begins``: the since that one of them is to
+    """``created``: collections whose shard is to be made or taken over, ``derived`` ones from their names and ids, so
+    that another one may be; ``begins``: the since that one of them is to
     have, where its inputs say so. ``born``: where new ones begin that are made from nothing.
     ``held``: holds made or moved, backwards too.
     ``grown``: tables whose shard, made earlier, is to have all columns that these have.
@@ -40,6 +41,7 @@ class Effects:
     ``left``: shards given back, which stay."""
 
     created: tuple[Described, ...] = ()
+    derived: tuple[ShardId, ...] = ()
     begins: tuple[tuple[Id, int], ...] = ()
     born: tuple[Born, ...] = ()
     held: tuple[Held, ...] = ()

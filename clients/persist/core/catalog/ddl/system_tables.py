@@ -11,14 +11,14 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from persist.core.catalog.ddl.described import Described
-from persist.core.catalog.ddl.privileges import letters
+from persist.core.catalog.ddl.privileges import letters, may
 from persist.core.catalog.ddl.resolve import MZ_CATALOG, PERSIST_CATALOG
 from persist.core.catalog.ddl.variables import VARIABLES
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.kinds import COMMENT, HOLD, ITEM, SYSTEM_CONFIGURATION
 from persist.core.catalog.lag import HoldStanding, standing_of
 from persist.core.catalog.objects import AuditLogKey, CommentKey, HoldKey, ItemKey, SystemConfigurationKey
-from persist.core.catalog.values import AuditAlteredV1, AuditRenamedV1, Id, ObjectType, Retain, Space
+from persist.core.catalog.values import AuditAlteredV1, AuditRenamedV1, Id, ObjectType, Retain, RoleRef, Space
 from persist.core.data.schema import Schema
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.core.time.hold import NamedHold
@@ -32,13 +32,14 @@ FLAG: Final = pa.bool_()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """What the catalog does not know by itself: uppers and sinces of collections, as far as they are known, what holds
-    retain, the wall clock, and the audit events."""
+    retain, the wall clock, the audit events, and the role that asks: values are for roles that may read them."""
 
     uppers: Mapping[Id, Antichain] = field(default_factory=dict)
     sinces: Mapping[Id, Antichain] = field(default_factory=dict)
     now_ms: int = 0
     retained_bytes: Mapping[Id, int] = field(default_factory=dict)
     events: Sequence[AuditLogKey] = ()
+    role: RoleRef | None = None
 
 
 NOTHING_LIVE: Final = Live()
@@ -151,16 +152,27 @@ def _views(view: CatalogView, _: Live) -> Iterable[Row]:
     return ((*_head(it), it.query) for it in view.items(ObjectType.VIEW))
 
 
-def _materialized_views(view: CatalogView, _: Live) -> Iterable[Row]:
+def _materialized_views(view: CatalogView, live: Live) -> Iterable[Row]:
     for it in view.items(ObjectType.MATERIALIZED_VIEW):
         every = None if it.refresh is None else it.refresh.every
-        yield (*_head(it), it.query, every, it.data, _retained(it.retain))
+        yield (*_head(it), it.query, every, it.data, _retained(it.retain), *going(view, it, live.role))
 
 
-def _indexes(view: CatalogView, _: Live) -> Iterable[Row]:
+def _indexes(view: CatalogView, live: Live) -> Iterable[Row]:
     for it in view.items(ObjectType.INDEX):
         columns = dict(it.options).get("columns", "")
-        yield (*_head(it), str(it.depends_on[0]), columns, it.data, _retained(it.retain))
+        head = *_head(it), str(it.depends_on[0]), columns, it.data, _retained(it.retain)
+        yield (*head, *going(view, it, live.role))
+
+
+def going(view: CatalogView, it: Described, role: RoleRef | None) -> tuple[str, str, int | None]:
+    """Of what is kept up its state, ``ok`` or ``stalled``; why, for a role that may read it, as reasons may name its
+    values; and since when, in milliseconds since 1970."""
+    stall = view.stalls.get(it.id)
+    if stall is None:
+        return "ok", "", None
+    may_read = role is not None and may(view, role, "r", it)
+    return "stalled", stall.reason if may_read else UNTOLD, stall.since_ms
 
 
 def _columns(view: CatalogView, _: Live) -> Iterable[Row]:
@@ -215,7 +227,10 @@ def _events(_: CatalogView, live: Live) -> Iterable[Row]:
 
 _ITEM: Final = {"database_name": TEXT, "schema_name": TEXT, "name": TEXT, "owner_id": TEXT}
 _ID: Final = {"id": TEXT}
-_NULLS: Final = "database_name comment source_id data_shard remap_shard retain every"
+_NULLS: Final = "database_name comment source_id data_shard remap_shard retain every stalled_since_ms"
+_GOING: Final[dict[str, pa.DataType]] = {"state": TEXT, "reason": TEXT, "stalled_since_ms": U64}
+UNTOLD: Final = "for roles that may read it"
+"""For why something is stalled."""
 
 
 def _of_items(**more: pa.DataType) -> Schema:
@@ -280,8 +295,12 @@ SYSTEM_COLLECTIONS: Final[tuple[SystemCollection, ...]] = (
     ),
     _ours("sources", _of_items(type=TEXT, timeline=TEXT, claims_epoch=FLAG, remap_shard=TEXT), _sources),
     _ours("views", _of_items(query=TEXT), _views),
-    _ours("materialized_views", _of_items(query=TEXT, every=U64, data_shard=TEXT, retain=U64), _materialized_views),
-    _ours("indexes", _of_items(on_id=TEXT, columns=TEXT, data_shard=TEXT, retain=U64), _indexes),
+    _ours(
+        "materialized_views",
+        _of_items(query=TEXT, every=U64, data_shard=TEXT, retain=U64, **_GOING),
+        _materialized_views,
+    ),
+    _ours("indexes", _of_items(on_id=TEXT, columns=TEXT, data_shard=TEXT, retain=U64, **_GOING), _indexes),
     _ours(
         "columns",
         _schema({"id": TEXT, "position": U64}, {"name": TEXT, "type": TEXT, "nullable": FLAG, "is_key": FLAG}),

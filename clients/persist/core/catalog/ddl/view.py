@@ -15,6 +15,7 @@ from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unkn
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.variables import VARIABLES, hold_rules
 from persist.core.catalog.errors import UnknownObject
+from persist.core.catalog.kept_settings import Stall, grants_of, is_grants, stalled_id
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,
@@ -24,6 +25,7 @@ from persist.core.catalog.kinds import (
     ITEM,
     ROLE,
     SCHEMA,
+    SETTING,
     STORAGE_COLLECTION_METADATA,
     SYSTEM_CONFIGURATION,
     SYSTEM_PRIVILEGE,
@@ -95,6 +97,8 @@ class CatalogView:
         for kind in SEEN:
             for key, value in reader.objects(kind).items():
                 self._put(kind, key, value)
+        for setting, text in reader.objects(SETTING).items():
+            self._said(setting, text)
 
     @classmethod
     def at(cls, snapshot: Snapshot) -> "CatalogView":
@@ -123,11 +127,17 @@ class CatalogView:
         )
         other._described, other._timed = dict(self._described), dict(self._timed)
         other._keeping, other._holds = self._keeping.fork(), dict(self._holds)
+        other._stalls, other._grants = dict(self._stalls), dict(self._grants)
         return other
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take over what was committed: changes as a catalog reports them, of whatever kinds."""
-        seen = [change for change in changes if change.kind in self._objects]
+        seen = []
+        for change in changes:
+            if change.kind in self._objects:
+                seen.append(change)
+            elif change.kind is SETTING:
+                self._said(change.key, change.after)
         for kind, key, before, _, _ in seen:
             if before is not None:
                 self._drop(kind, key, before)
@@ -297,6 +307,16 @@ class CatalogView:
         row = self._objects[CURSOR].get(o.CursorKey(id))
         return None if row is None else row.acknowledged
 
+    @property
+    def stalls(self) -> Mapping[Id, Stall]:
+        """Why views and indexes do not go on, as the process that leads, or led last, found it."""
+        return self._stalls
+
+    @property
+    def grants(self) -> Mapping[o.SettingKey, int]:
+        """How often what roles may do with objects was changed: see ``granted_on``."""
+        return self._grants
+
     # ---- the rest ----------------------------------------------------------------------------------------------------
 
     @property
@@ -366,6 +386,18 @@ class CatalogView:
         self._timed: dict[str, TimedObject] = {}
         self._keeping: Ordered[Id, Id] = Ordered()
         self._holds: dict[Id, NamedHold] = {}
+        self._stalls: dict[Id, Stall] = {}
+        self._grants: dict[o.SettingKey, int] = {}
+
+    def _said(self, key: o.SettingKey, text: o.Setting | None) -> None:
+        if (id := stalled_id(key)) is not None:
+            self._stalls.pop(id, None)
+            if text is not None and (stall := Stall.of(text)) is not None:
+                self._stalls[id] = stall
+        elif is_grants(key):
+            self._grants.pop(key, None)
+            if text is not None and (count := grants_of(text)) is not None:
+                self._grants[key] = count
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value

@@ -31,6 +31,7 @@ from persist.core.shard.state import (
     Writer,
 )
 from persist.core.shard.table import Table
+from persist.core.shard.transaction import KEPT
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
@@ -39,8 +40,6 @@ H = TypeVar("H", CallSession, Writer)
 
 _NUMBERS: Final = 1 << 64
 
-KEPT: Final = "persist.wal:"
-"""Begins the names under which a shard records what it is made of. They are this library's own."""
 KEPT_MAX: Final = 16
 """A shard is a table of one log: so many and no more are kept."""
 
@@ -109,26 +108,28 @@ def is_kept(app_id: str) -> bool:
 
 
 def check_kept(state: State, transaction: c.Transaction, upper: Antichain) -> None:
-    """Raise InvalidArgument for what a shard would not record of itself: another version than the ``upper`` that is
-    reached, or one more name than there is room for.
+    """Raise InvalidArgument for a copy of a log that a shard would not record: until another time than the ``upper``
+    that is reached, of itself, or of one more log than there is room for.
+
+    Whether the log's rows are in the batch, no shard can see: that is the word of the process that copies.
     """
-    app_id = transaction.app_id
-    if not is_kept(app_id):
+    if not isinstance(transaction, c.LogCopy):
         return
+    app_id = transaction.app_id
     if transaction.version != upper.time:
         raise InvalidArgument(
-            "this name is the shard's own: how far it goes is recorded under it, and nothing else",
-            hint="begin the application id differently",
+            "an append copies a log up to where it moves the upper, and no other time is recorded of it",
+            hint="copy what the log holds before the new upper",
             app_id=app_id,
             version=transaction.version,
             upper=upper,
         )
-    if app_id in state.transactions:
-        return
-    if sum(map(is_kept, state.transactions)) >= KEPT_MAX:
+    if app_id == c.LogCopy.of(state.shard, 0).app_id:
+        raise InvalidArgument("a log is copied into tables of another shard", hint="name the table", app_id=app_id)
+    if app_id not in state.transactions and sum(map(is_kept, state.transactions)) >= KEPT_MAX:
         raise InvalidArgument(
-            "names that begin like this are kept for ever, and the shard keeps as many as it can",
-            hint="begin the application id differently",
+            "how far a log was copied is kept for ever, and the shard is a table of as many logs as it can be",
+            hint="give each log tables of its own",
             app_id=app_id,
             most=KEPT_MAX,
         )

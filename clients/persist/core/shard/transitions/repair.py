@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from persist.core.shard import compaction as k
 from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.commands import TakeOutParts
-from persist.core.shard.repairs import NotTakenOut, PartsTakenOut
+from persist.core.shard.commands import NotTakenOut, PartsTakenOut, TakeOutParts
 from persist.core.shard.state import State
 from persist.core.shard.transitions.dispatch import Context, transition
 from persist.errors import InvalidArgument

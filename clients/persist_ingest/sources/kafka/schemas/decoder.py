@@ -17,19 +17,21 @@ from typing import Any, Final
 import fastavro
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from persist import InvalidArgument, Schema
 from persist.arrow import ArrowArray, ArrowField
+from persist.arrow.exact import cast_exactly
 from persist.typed import Record
 from persist_ingest.decode.avro_rows import AvroDecoder
 from persist_ingest.decode.exact import Bad, Decoded, Decoder, combined
 from persist_ingest.decode.json_rows import JsonDecoder
+from persist_ingest.decode.protobuf_rows import File, ProtobufDecoder, protobuf_defaults
 from persist_ingest.sources.kafka.schemas.json_schema import json_fields
-from persist_ingest.sources.kafka.schemas.rest import Registered, Registry, UnknownSchema
+from persist_ingest.sources.kafka.schemas.references import whole_avro, whole_json
+from persist_ingest.sources.kafka.schemas.rest import PROTOBUF, Registered, Registry, UnknownSchema
 
 HEADER_BYTES: Final = 5
-_TYPES: Final = {"avro": "AVRO", "json": "JSON"}
+_TYPES: Final = {"avro": "AVRO", "json": "JSON", "protobuf": PROTOBUF}
 # Those that lose nothing.
 _WIDER: Final = (
     (pa.types.is_int32, pa.types.is_int64),
@@ -55,7 +57,8 @@ class Incompatible(Exception):
 class RegisteredDecoder:
     """``fields``: the columns of the table that are payloads'. ``declared``: the schema that they began with.
 
-    ``taken``: columns of the table that are not payloads'.
+    ``taken``: columns of the table that are not payloads'. ``message``: of Protobuf, the full name of what payloads
+    are; empty: the first message of the schema.
     ``passed``: columns that another decoder fills, so that fields called so are none of these. ``fixed``: no columns
     may come, as they are a key. ``decode`` raises ColumnsGrew, Incompatible, LocationError.
     """
@@ -64,6 +67,7 @@ class RegisteredDecoder:
     format: str
     declared: Registered
     fields: pa.Schema
+    message: str = ""
     taken: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     fixed: bool = False
@@ -103,7 +107,7 @@ class RegisteredDecoder:
             raise Incompatible(
                 f"the registry is another one than when the source was created: its schema {self.declared.id} is"
             )
-        written = _written(self.registry, self.format, id)
+        written = _written(self.registry, self.format, id, self.message)
         grown = []
         for each in written.decoder.fields:
             name = self._column(each.name)
@@ -125,7 +129,9 @@ class RegisteredDecoder:
     def _placed(self, rows: pa.RecordBatch, written: "Written") -> tuple[pa.RecordBatch, dict[int, str]]:
         """The rows in the columns of the table, all nullable, and which of them have no value where one must be."""
         there = {self._column(name): rows.column(at) for at, name in enumerate(rows.schema.names)}
-        defaults = {self._column(name): value for name, value in _defaults(self.format, self.declared.text).items()}
+        defaults = {
+            self._column(name): value for name, value in _defaults(self.format, self.declared, self.message).items()
+        }
         columns, missing = [], dict[int, str]()
         for each in self.fields:
             if each.name in there:
@@ -153,9 +159,9 @@ class Written:
     decoder: Decoder
 
 
-def fields_of(format: str, registered: Registered) -> pa.Schema:
+def fields_of(format: str, registered: Registered, message: str = "") -> pa.Schema:
     """The columns of a schema. Raises InvalidArgument."""
-    return _decoder(format, registered).fields
+    return _decoder(format, registered, message).fields
 
 
 @functools.lru_cache(maxsize=4096)
@@ -175,22 +181,29 @@ def _number(payload: bytes | None) -> int:
     return int.from_bytes(payload[1:HEADER_BYTES])
 
 
-def _decoder(format: str, registered: Registered) -> Decoder:
+def _decoder(format: str, registered: Registered, message: str) -> Decoder:
     if registered.type != _TYPES[format]:
         raise InvalidArgument(
             f"schema {registered.id} is of type {registered.type}", hint=f"format={registered.type.lower()}", got=format
         )
-    if not registered.is_whole:
-        raise InvalidArgument(
-            f"schema {registered.id} refers to other schemas", hint="register it with those inside", id=registered.id
-        )
-    return AvroDecoder(schema=registered.text) if format == "avro" else JsonDecoder(json_fields(registered.text))
+    if format == "protobuf":
+        return _protobuf(registered, message)
+    if format == "avro":
+        return AvroDecoder(schema=whole_avro(registered.text, registered.parts))
+    return JsonDecoder(json_fields(whole_json(registered.text, registered.parts)))
+
+
+def _protobuf(registered: Registered, message: str) -> ProtobufDecoder:
+    imported = tuple(File(part.name, part.text) for part in registered.parts)
+    return ProtobufDecoder(
+        file=File(f"schema-{registered.id}.proto", registered.text), imported=imported, message=message
+    )
 
 
 @functools.lru_cache(maxsize=256)
-def _written(registry: Registry, format: str, id: int) -> Written:
+def _written(registry: Registry, format: str, id: int, message: str) -> Written:
     try:
-        decoder = _decoder(format, registry.schema(id))
+        decoder = _decoder(format, registry.schema(id), message)
         _ = decoder.fields
     except InvalidArgument as cause:
         raise Incompatible(f"schema {id} cannot be read: {cause}") from cause
@@ -204,18 +217,25 @@ def _is_same(registry: Registry, declared: Registered) -> bool:
         found = registry.schema(declared.id)
     except UnknownSchema:
         return False
-    return bool(json.loads(found.text) == json.loads(declared.text))
+    if found.type == PROTOBUF or found.type != declared.type:
+        return found == declared
+    texts = [[each.text, *(part.text for part in each.parts)] for each in (found, declared)]
+    one, other = ([json.loads(text) for text in each] for each in texts)
+    return one == other
 
 
 @functools.lru_cache(maxsize=256)
-def _defaults(format: str, text: str) -> Mapping[str, object]:
+def _defaults(format: str, declared: Registered, message: str) -> Mapping[str, object]:
     """What fields come to that were not written, in the schema that the table began with."""
+    if format == "protobuf":
+        return protobuf_defaults(_protobuf(declared, message))
     if format != "avro":
         return {}
     found: dict[str, object] = {}
-    for each in json.loads(text)["fields"]:
+    for each in json.loads(whole_avro(declared.text, declared.parts))["fields"]:
         if "default" in each:
-            with contextlib.suppress(fastavro.schema.SchemaParseException):  # its type is named elsewhere: as if none
+            # Its type is named elsewhere: as if none.
+            with contextlib.suppress(fastavro.schema.SchemaParseException, fastavro.schema.UnknownType):
                 found[each["name"]] = _default(each)
     return found
 
@@ -232,5 +252,5 @@ def _widened(column: ArrowArray, wanted: ArrowField, id: int) -> ArrowArray:
     if column.type == wanted.type:
         return column
     if any(narrow(column.type) and wide(wanted.type) for narrow, wide in _WIDER):
-        return pc.cast(column, wanted.type)  # type: ignore[no-any-return]  # kernels have no types
+        return cast_exactly(column, wanted.type)
     raise Incompatible(f"schema {id} has {column.type} for column {wanted.name}, which is {wanted.type}")

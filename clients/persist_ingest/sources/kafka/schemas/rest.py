@@ -12,19 +12,25 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from persist import InvalidArgument, LocationError
 from persist.redaction import learn, scrub, without_password
+from persist.typed import Fields
 from persist_ingest.sources.kafka.complaints import NotAdmitted
 from persist_ingest.sources.secret import check_place, looked_up
 
 ANSWER_SECONDS: Final = 10.0
+PROTOBUF: Final = "PROTOBUF"
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _NO_SUBJECT: Final = 40401
+_NO_VERSION: Final = 40402
 _NO_SCHEMA: Final = 40403
+DEPTH_MAX: Final = 16
+PARTS_MAX: Final = 128
+"""How deep a schema may refer to others, and to how many."""
 
 
 class UnknownSchema(LookupError):
@@ -32,14 +38,32 @@ class UnknownSchema(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
+class Referred:
+    """A schema that others refer to, by this name."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as it is registered: its id, its type (``AVRO``, ``JSON``, ``PROTOBUF``), its text."""
+    """A schema as it is registered: its id, its type (``AVRO``, ``JSON``, ``PROTOBUF``), its text.
+
+    ``parts``: what it refers to, each after what that itself refers to; ``is_whole``: it refers to nothing. The text of
+    Protobuf is base64 of a file's descriptor.
+    """
 
     id: int
     type: str
     text: str
     is_whole: bool = True
-    """It refers to no other schemas."""
+    parts: tuple[Referred, ...] = ()
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, object]) -> "Registered":
+        """As it was recorded, in this release or an earlier one."""
+        fields: Fields = given
+        return cls(**{**fields, "parts": tuple(Referred(**each) for each in fields.get("parts", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +108,19 @@ class Registry:
 
     def newest(self, subject: str) -> Registered:
         """The newest schema of a subject. Raises UnknownSchema, LocationError, NotAdmitted."""
-        found = self._asked(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest", _NO_SUBJECT)
-        return _registered(self, found.get("id"), found)
+        # By its id, in the form that is wanted. SUBTLE: and not kept: readers ask themselves what their registry has.
+        return _fetched(self, self._id(subject, "latest"))
 
-    def _asked(self, path: str, absent: int) -> Mapping[str, object]:
+    def _id(self, subject: str, version: str) -> int:
+        """The id of a version of a subject. Raises as ``newest``."""
+        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+        found = self._asked(path, _NO_SUBJECT, _NO_VERSION)
+        try:
+            return int(str(found["id"]))
+        except (KeyError, ValueError) as cause:
+            raise _not_understood(self) from cause
+
+    def _asked(self, path: str, *absent: int) -> Mapping[str, object]:
         request = urllib.request.Request(self.url.rstrip("/") + path, headers={"Accept": _ACCEPTED})
         if self.user:
             password = looked_up("schemaRegistryPassword", self.password, is_secret=True)
@@ -118,7 +151,7 @@ class Registry:
                 "option schemaRegistryCa is no file of certificates", hint="give a PEM file", got=self.ca, cause=cause
             ) from cause
 
-    def _refused(self, cause: urllib.error.HTTPError, absent: int) -> Exception:
+    def _refused(self, cause: urllib.error.HTTPError, absent: Container[int]) -> Exception:
         with cause:
             said = cause.read(4096)
         if cause.code in (401, 403):
@@ -132,7 +165,7 @@ class Registry:
             code = json.loads(said).get("error_code")
         except (ValueError, AttributeError):
             code = None
-        if cause.code == 404 and code == absent:
+        if cause.code == 404 and code in absent:
             return UnknownSchema(scrub(said.decode(errors="replace"), 200))
         return LocationError(
             "the schema registry does not answer as it must",
@@ -161,15 +194,61 @@ class Registry:
 
 @functools.lru_cache(maxsize=1024)
 def _schema(registry: Registry, id: int) -> Registered:
-    return _registered(registry, id, registry._asked(f"/schemas/ids/{id}", _NO_SCHEMA))
+    return _fetched(registry, id)
 
 
-def _registered(registry: Registry, id: object, found: Mapping[str, object]) -> Registered:
+def _fetched(registry: Registry, id: int) -> Registered:
+    kind, text, references = _alone(registry, id)
+    parts: dict[str, Referred] = {}
+    _refer(registry, references, parts, kind, 0)
+    return Registered(id, kind, text, is_whole=not references, parts=tuple(parts.values()))
+
+
+def _alone(registry: Registry, id: int) -> tuple[str, str, tuple[tuple[str, str, str], ...]]:
+    """Type and text of a schema, and what it refers to: names, subjects and versions."""
+    found = registry._asked(f"/schemas/ids/{id}", _NO_SCHEMA)
+    kind = str(found.get("schemaType") or "AVRO")
+    if kind == PROTOBUF:
+        # Its text would take a parser of the language; the registry has one.
+        found = {**found, **registry._asked(f"/schemas/ids/{id}?format=serialized", _NO_SCHEMA)}
+    references = found.get("references") or ()
     try:
-        kind = str(found.get("schemaType") or "AVRO")
-        return Registered(int(str(id)), kind, str(found["schema"]), is_whole=not found.get("references"))
-    except (KeyError, ValueError) as cause:
+        if not isinstance(references, list | tuple):
+            raise ValueError
+        named = tuple((str(each["name"]), str(each["subject"]), str(each["version"])) for each in references)
+        return kind, str(found["schema"]), named
+    except (KeyError, TypeError, ValueError) as cause:
         raise _not_understood(registry) from cause
+
+
+def _refer(
+    registry: Registry, references: Sequence[tuple[str, str, str]], parts: dict[str, Referred], kind: str, depth: int
+) -> None:
+    """Collect what is referred to, each after what that refers to. Raises UnknownSchema, InvalidArgument."""
+    for name, subject, version in references:
+        if name in parts:
+            continue
+        if depth >= DEPTH_MAX or len(parts) >= PARTS_MAX:
+            raise InvalidArgument(
+                "a schema refers to too many others, or they to each other",
+                hint=f"at most {PARTS_MAX}, {DEPTH_MAX} deep",
+                subject=subject,
+            )
+        try:
+            other, text, further = _alone(registry, registry._id(subject, version))
+        except UnknownSchema as cause:
+            raise InvalidArgument(
+                "a schema refers to one that the registry does not have",
+                hint="register that, too",
+                subject=subject,
+                version=version,
+            ) from cause
+        if other != kind:
+            raise InvalidArgument(
+                f"a schema of {kind} refers to one of {other}", hint="register it anew", subject=subject
+            )
+        _refer(registry, further, parts, kind, depth + 1)
+        parts.setdefault(name, Referred(name, text))
 
 
 def _not_understood(registry: Registry) -> LocationError:

@@ -5,19 +5,16 @@ taken into account of it. Source: sources.md section 1; DBLog (Andreakis, Papapa
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
-
-from persist import Determinate, Schema, UsageError
-from persist.arrow import ArrowField
+from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import SourceFrontier
 from persist.typed import Fields
-from persist_ingest.sources.port import Changes, Keyed, Piece, SourceFailure, TableAltered
+from persist_ingest.sources.port import Changes, Keyed, Piece, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
@@ -26,11 +23,11 @@ from persist_ingest.sources.postgres.making.defining import check_alone, defined
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import UpstreamConnection
+from persist_ingest.sources.regrown import grown, recalled
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""
 _AGAIN: Final = "snapshot this table again (persist source resnapshot)"
-_ANEW: Final = "make a source of this table, and drop it from this one; or create the source again"
 _WATERMARK: Final = """
 SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'persist', '')::text END
 """
@@ -169,46 +166,14 @@ def _await_writers(session: UpstreamConnection, table: PublishedTable) -> None:
 
 def _renamed(schema: Schema, table: PublishedTable) -> PublishedTable:
     """The table, its columns called otherwise where the collection has one of that name and of another type."""
-    there = {field.name: field for field in (*schema.key, *schema.val)}
-    taken = {column.called for column in table.columns}
-    columns = []
-    for column in table.columns:
-        field, number = column.called, 2
-        while field in there and there[field].type != column.type.arrow and there[column.called].nullable:
-            field, number = f"{column.called}_{number}", number + 1
-            field = f"_{field}" if field in taken else field
-        taken.add(field)
-        columns.append(replace(column, field="" if field == column.name else field))
+    fields = recalled(schema, [(column.called, column.type.arrow) for column in table.columns])
+    columns = [
+        replace(column, field="" if field == column.name else field)
+        for column, field in zip(table.columns, fields, strict=True)
+    ]
     return replace(table, columns=tuple(columns))
 
 
 def _grown(schema: Schema, table: PublishedTable) -> Schema:
     """The schema of the shard, with columns that the table got since. Raises SourceFailure where it has others."""
-    types = {column.called: column.type.arrow for column in table.columns}
-    _check_fields([*schema.key, *schema.val], types, table)
-    known = {*schema.key.names, *schema.val.names}
-    added = [pa.field(name, kind) for name, kind in types.items() if name not in known]
-    if not added:
-        return schema
-    try:
-        return Schema(schema.key, pa.schema([*schema.val, *added]))
-    except UsageError as error:
-        raise SourceFailure(error.message, hint=error.hint, export=table.export, **error.details) from error
-
-
-def _check_fields(fields: Sequence[ArrowField], types: dict[str, pa.DataType], table: PublishedTable) -> None:
-    """What a column was called stays in the collection, and is null once the table has it no more."""
-    for field in fields:
-        if field.name not in types and not field.nullable:
-            raise SourceFailure(
-                "a key column was dropped or renamed", hint=_ANEW, export=table.export, column=field.name
-            )
-        if field.name in types and types[field.name] != field.type:
-            raise SourceFailure(
-                "a key column has another type, which its collection cannot take over",
-                hint=_ANEW,
-                export=table.export,
-                column=field.name,
-                was=str(field.type),
-                now=str(types[field.name]),
-            )
+    return grown(schema, {column.called: column.type.arrow for column in table.columns}, table.export)

@@ -12,7 +12,7 @@ from persist import Determinate, Schema, UsageError
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Listed, quoted
-from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable, named
+from persist_ingest.sources.postgres.definition import AS_UPSTREAM, PostgresDefinition, PublishedTable, named
 from persist_ingest.sources.postgres.session import UpstreamConnection, ended_when_still
 
 LOCK_SECONDS: Final = 10.0
@@ -81,12 +81,12 @@ def defined(
     tables = catalog.named_tables(holder, definition.publication, names)
     if [table.oid for table in tables] != [table.oid for table in chosen]:
         raise Determinate("the tables are just being changed", hint="again later")
-    found = tuple(_table(holder, each, excluded[each.oid], definition.publishes) for each in tables)
+    found = tuple(_table(holder, each, excluded[each.oid], definition) for each in tables)
     return replace(definition, tables=found).looked(forms)
 
 
 def _table(
-    holder: UpstreamConnection, listed: Listed, excluded: Sequence[str], publishes: Sequence[str]
+    holder: UpstreamConnection, listed: Listed, excluded: Sequence[str], definition: PostgresDefinition
 ) -> PublishedTable:
     key = catalog.primary_key(holder, listed.oid)
     columns = [column for column in catalog.columns_of(holder, listed) if column.name not in excluded]
@@ -105,10 +105,10 @@ def _table(
         membership=listed.membership,
         row_filter=listed.row_filter,
         key=key,
-        columns=named(columns),
+        columns=named(columns, definition.renames.get(listed.export, AS_UPSTREAM)),
         excluded=tuple(excluded),
         partitioned=listed.kind == "p",
-        by_key="update" in publishes and is_by_key(holder, listed),
+        by_key="update" in definition.publishes and is_by_key(holder, listed),
     )
 
 

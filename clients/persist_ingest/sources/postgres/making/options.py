@@ -17,6 +17,7 @@ NAMES: Final = (
     "excludeTables",
     "includeColumns",
     "excludeColumns",
+    "renameColumns",
     "publication",
     "slot",
     "setReplicaIdentity",
@@ -25,11 +26,14 @@ NAMES: Final = (
     "badRows",
     "onAltered",
 )
+ALTERABLE: Final = ("onAltered",)
+"""Those that may be given otherwise later."""
 STALL: Final = "stall"
 RESNAPSHOT: Final = "resnapshot"
 _NAME_MAX: Final = 63
 _PART: Final = r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*'
 _TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
+_RENAME: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}:{_PART}(?:,|$)")
 _COLUMN: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}(?:,|$)")
 
 
@@ -38,7 +42,8 @@ class Options:
     """``tables``: pairs of schema and name; None: all of the publication, without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
-    read. ``snapshot_tasks``: about how many. ``takes_over``: altered tables are snapshotted again by themselves.
+    read. ``renames``: schema, table, column and what it is called instead. ``snapshot_tasks``: about how many.
+    ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     dsn: str
@@ -52,6 +57,7 @@ class Options:
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
+    renames: tuple[tuple[str, ...], ...] = ()
 
 
 def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
@@ -64,9 +70,6 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         raise InvalidArgument("option dsn is missing", hint="such as host=db dbname=shop user=persist")
     if raw.get("badRows", "fail") != "fail":
         raise InvalidArgument("the PostgreSQL source can only fail on bad rows", hint="leave badRows out")
-    on_altered = raw.get("onAltered", STALL)
-    if on_altered not in (STALL, RESNAPSHOT):
-        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=on_altered)
     standard = default_name(source)
     slot = raw.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
@@ -77,13 +80,30 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         exclude_tables=_names(raw, "excludeTables", _TABLE, "public.log"),
         include_columns=_names(raw, "includeColumns", _COLUMN, "public.orders.id"),
         exclude_columns=_names(raw, "excludeColumns", _COLUMN, "public.orders.secret"),
+        renames=_names(raw, "renameColumns", _RENAME, "public.orders.ts:moment"),
         publication=raw.get("publication") or standard,
         slot=slot,
         set_replica_identity=_flag(raw, "setReplicaIdentity"),
         replace_slot=_flag(raw, "replaceSlot"),
         snapshot_tasks=_count(raw, "snapshotTasks", 4),
-        takes_over=on_altered == RESNAPSHOT,
+        takes_over=_takes_over(raw.get("onAltered", STALL)),
     )
+
+
+def parse_altered(raw: Mapping[str, str]) -> bool:
+    """``takes_over``, of the options of a source that was created before. Raises InvalidArgument."""
+    fixed = [name for name in raw if name.lower() in {each.lower() for each in NAMES if each not in ALTERABLE}]
+    if fixed:
+        raise InvalidArgument(
+            "this option is as the source was created with", hint=f"of {', '.join(ALTERABLE)}", option=fixed[0]
+        )
+    return _takes_over(check_options(raw, ALTERABLE, "a source that is there").values["onAltered"])
+
+
+def _takes_over(text: str) -> bool:
+    if text not in (STALL, RESNAPSHOT):
+        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=text)
+    return text == RESNAPSHOT
 
 
 def default_name(source: str) -> str:

@@ -36,8 +36,9 @@ from persist_ingest.sources.postgres.making.defining import (
     initial_schema,
     is_by_key,
 )
-from persist_ingest.sources.postgres.making.options import Options, parse_options
+from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_altered, parse_options
 from persist_ingest.sources.postgres.making.over import taken_over
+from persist_ingest.sources.postgres.making.renaming import checked
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
@@ -108,6 +109,13 @@ class PostgresSource:
     def taken_over(self, definition: Mapping[str, object], export: str, now_ms: int) -> TakenOver | None:
         """See TakesOver."""
         return taken_over(PostgresDefinition.from_json(definition), export, now_ms)
+
+    alterable = ALTERABLE
+
+    def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
+        """See Alters."""
+        takes_over = parse_altered(options)
+        return replace(PostgresDefinition.from_json(definition), takes_over=takes_over).to_json()
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
@@ -433,15 +441,13 @@ def _define(
         takes_over=options.takes_over,
     )
     excluded = _excluded(holder, options, chosen)
+    definition = replace(definition, renames=checked(options.renames, _columns(holder, chosen), excluded))
     return defined(holder, definition, chosen, excluded)
 
 
 def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
     """By table the columns that are not to be read."""
-    names = {
-        table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
-        for table in chosen
-    }
+    names = _columns(holder, chosen)
     every = {name for each in names.values() for name in each}
     _check_there("includeColumns", options.include_columns, every)
     _check_there("excludeColumns", options.exclude_columns, every)
@@ -453,6 +459,14 @@ def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Lis
             if name in options.exclude_columns or (name[:2] in some and name not in options.include_columns)
         )
         for oid, each in names.items()
+    }
+
+
+def _columns(holder: UpstreamConnection, chosen: Sequence[Listed]) -> dict[int, list[tuple[str, str, str]]]:
+    """By table schema, table and name of each column."""
+    return {
+        table.oid: [(table.schema, table.name, column.name) for column in catalog.columns_of(holder, table)]
+        for table in chosen
     }
 
 

@@ -5,7 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist.core.catalog.control.capability import HoldsOn, Known, implied, needed_by, resumes_at, step, target
+from persist.core.catalog.control.capability import (
+    HoldsOn,
+    Known,
+    brought_along,
+    implied,
+    needed_by,
+    resumes_at,
+    step,
+    target,
+)
 from persist.core.catalog.control.controlled import Controlled
 from persist.core.catalog.values import Id, ObjectType, Refresh, Retain, Space
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
@@ -141,3 +150,24 @@ def test_one_that_leaves_times_out_needs_its_inputs_from_the_refresh_time_that_s
     assert resumes_at(replace(ahead, since=Antichain.of(35)), Refresh(10)) == Antichain.of(30)
     assert resumes_at(replace(ahead, since=Antichain.of(5)), Refresh(10)) == Antichain.of(19)
     assert resumes_at(replace(ahead, upper=Antichain(())), Refresh(10)) == Antichain(())
+
+
+def test_what_goes_along_goes_as_far_as_all_that_it_is_made_of() -> None:
+    """A table, views over it in a diamond, one with a source that stands still, one that is stalled, and one above."""
+    made_of = {1: (), 2: (1,), 3: (1,), 4: (3, 2), 5: (2, 9), 6: (2,), 7: (6, 4), 8: (5,), 9: (), 10: (4, 11)}
+    collections = {
+        id_of(number): collection(number, inputs=tuple(map(id_of, inputs))) for number, inputs in made_of.items()
+    }
+    uppers = {id: 10 for id in collections} | {id_of(1): 100, id_of(9): 30, id_of(8): 30}
+    known = {id: Known(MINIMUM, Antichain.of(upper)) for id, upper in uppers.items()}
+    follow = set(collections) - {id_of(6)}
+    found = brought_along(collections, known, id_of(2), Antichain.of(100), follow)
+    # 3 is no further than it was, as it has its own turn, and so is what is made of it.
+    assert found == {id_of(2): Antichain.of(100), id_of(5): Antichain.of(30)}
+    known[id_of(3)] = Known(MINIMUM, Antichain.of(60))
+    found = brought_along(collections, known, id_of(2), Antichain.of(100), follow)
+    assert found == {id_of(2): Antichain.of(100), id_of(4): Antichain.of(60), id_of(5): Antichain.of(30)}
+    assert next(iter(found)) == id_of(2)
+    deep = {id_of(number): collection(number, inputs=(id_of(number - 1),) * (number > 1)) for number in range(1, 5_000)}
+    known = {id: Known(MINIMUM, Antichain.of(1)) for id in deep}
+    assert [*brought_along(deep, known, id_of(1), CLOSED, deep)] == [*deep]

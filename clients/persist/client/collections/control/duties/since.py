@@ -3,11 +3,12 @@
 Only what is committed counts, and what is being prepared; so after a crash history is too long, and never too short.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from persist.client.collections.control.room import Picture, Room
-from persist.core.catalog.control.capability import HoldsOn, needed_by, step, target
-from persist.core.catalog.values import Id
+from persist.core.catalog.control.capability import HoldsOn, brought_along, needed_by, step, target
+from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
@@ -38,16 +39,30 @@ class Sinces:
     async def give_up(self, id: Id, complete: Antichain) -> None:
         """What was computed leaves out times, and is complete up to there at once: its history goes by that already.
 
-        No further than holds, claims and what is computed from it allow. One RPC if it moves. Raises Fenced,
-        ShardNotFound, LocationError.
+        And that of the views that are computed from it, which have as little use for what lies between: they go on with
+        it, unless they are stalled or another process keeps them up. No further than holds, claims, readers and indexes
+        allow. Two RPCs for each that moves. Raises Fenced, ShardNotFound, LocationError.
         """
+        room = self._room
+        view, picture = room.view, room.picture()
+        views = {
+            each.id
+            for each in view.items(ObjectType.MATERIALIZED_VIEW)
+            if not each.runner and each.id not in view.stalls
+        }
+        uppers = brought_along(picture.collections, room.known(picture), id, complete, views)
+        # SUBTLE: what reads before what it reads: only then is that free to go, and nothing of it is needed before.
+        for each in reversed(uppers):
+            await self._give_up(each, uppers)
+
+    async def _give_up(self, id: Id, uppers: Mapping[Id, Antichain]) -> None:
         room = self._room
         picture = room.picture()
         known = room.known(picture)
         each = picture.collections.get(id)
         if each is None or id not in known:
             return
-        ahead = {**known, id: replace(known[id], upper=complete)}
+        ahead = {at: replace(one, upper=uppers.get(at, one.upper)) for at, one in known.items()}
         if any(other.shard == each.shard for at, other in picture.collections.items() if at != id):
             return
         # SUBTLE: nothing is awaited before the handle knows what it gives up.
@@ -55,6 +70,8 @@ class Sinces:
         to = target(each, on.of(each), needed_by(picture.collections, known), tuple(room.claims.of(id)))
         if known[id].given.less_than(to):
             await self._move(each.shard, to)
+            # Who reads it still may do so for as long as that takes.
+            await room.frontiers.look(each.shard)
 
     def _moves(self, picture: Picture) -> dict[ShardId, Antichain]:
         """By shard. SUBTLE: nothing is awaited here or before the handles know what they give up."""

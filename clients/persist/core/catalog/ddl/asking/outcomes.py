@@ -4,25 +4,29 @@ Beside the commit of statements: the ids of what they are about. Of positions th
 tokens of the newest transactions, in a ring of settings. Source: docs/formats.md; ADR 24.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from persist.core.catalog.ddl.effects import Executed
+from persist.core.catalog.kept_settings import Own, about, own_key
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
 from persist.core.catalog.snapshot import Snapshot
 from persist.core.catalog.values import Id
 from persist.core.ids import Token
+from persist.errors import InvalidId
 
 RING: Final = 256
 """Transactions that move positions, of which the tokens are known."""
-_MADE: Final = "made_by "
-_MOVED: Final = "moved "
+_SLOT: Final = re.compile("0|[1-9][0-9]{0,2}", re.ASCII)
+_NUMBER: Final = re.compile("[1-9][0-9]{0,99}", re.ASCII)
+_HOW: Final = {"refused": True, "done": False}
 
 
 def made_key(token: object) -> SettingKey:
     """The setting that names what the statements under a token are about. It goes when the token goes."""
-    return SettingKey(f"{_MADE}{token}")
+    return own_key(Own.MADE, token)
 
 
 def made_text(executed: Iterable[Executed]) -> str:
@@ -32,8 +36,16 @@ def made_text(executed: Iterable[Executed]) -> str:
 
 def made_of(setting: Setting | None, count: int) -> Sequence[Id | None]:
     """The ids that were kept of so many outcomes; None: none, or of a release that kept none."""
-    found = [] if setting is None else setting.value.split(",")
-    return [Id.parse(each) if each else None for each in found] if len(found) == count else [None] * count
+    found = None if setting is None else made_ids(setting)
+    return found if found is not None and len(found) == count else [None] * count
+
+
+def made_ids(setting: Setting) -> Sequence[Id | None] | None:
+    """The ids that were kept; None: the library did not write this."""
+    try:
+        return [Id.parse(each) if each else None for each in setting.value.split(",")]
+    except (InvalidId, ValueError):
+        return None
 
 
 class Move(NamedTuple):
@@ -55,17 +67,17 @@ class Moved:
     def follow(self, snapshot: Snapshot) -> Mapping[Token, Move]:
         """By token what is known of moves by now. Costs what changed since the last time."""
         changes = snapshot.since(self._version) if self._version >= 0 else None
+        found: Iterable[tuple[SettingKey, Setting | None]]
         if changes is None:
             self._slots.clear()
-            found = ((key, value) for key, value in snapshot.objects(SETTING).items())
+            found = snapshot.objects(SETTING).items()
         else:
             found = ((each.key, each.after) for each in changes if each.kind is SETTING)
-        mine = {key: value for key, value in found if key.name.startswith(_MOVED)}
-        for key, value in mine.items():
-            slot = int(key.name.removeprefix(_MOVED))
+        mine = {slot: (key, value) for key, value in found if (slot := _slot(key)) is not None}
+        for slot, (key, value) in mine.items():
             self._slots.pop(slot, None)
-            if value is not None:
-                self._slots[slot] = _parsed(value.value)
+            if value is not None and (moves := moves_of(key, value)) is not None:
+                self._slots[slot] = moves
         if mine or changes is None:
             self._known = {each.token: each for _, moves in self._slots.values() for each in moves}
         self._version = snapshot.version
@@ -75,12 +87,26 @@ class Moved:
         """The setting that adds these, over the oldest ones."""
         number = max((number for number, _ in self._slots.values()), default=0) + 1
         words = (f"{each.token}:{each.body.hex()}:{'refused' if each.refused else 'done'}" for each in moves)
-        return SettingKey(f"{_MOVED}{number % RING}"), Setting(" ".join((str(number), *words)))
+        return own_key(Own.MOVED, number % RING), Setting(" ".join((str(number), *words)))
 
 
-def _parsed(text: str) -> tuple[int, tuple[Move, ...]]:
-    number, *words = text.split()
-    parts = (word.split(":") for word in words)
-    return int(number), tuple(
-        Move(Token.parse(name), bytes.fromhex(body), how == "refused") for name, body, how in parts
-    )
+def moves_of(key: SettingKey, setting: Setting) -> tuple[int, tuple[Move, ...]] | None:
+    """The number of a transaction that moved positions, and what came of each; None: the library did not write this."""
+    number, *words = setting.value.split(" ")
+    slot = _slot(key)
+    if slot is None or not _NUMBER.fullmatch(number) or int(number) % RING != slot:
+        return None
+    try:
+        return int(number), tuple(map(_move, words))
+    except (InvalidId, ValueError, KeyError):
+        return None
+
+
+def _slot(key: SettingKey) -> int | None:
+    text = about(Own.MOVED, key)
+    return int(text) if text is not None and _SLOT.fullmatch(text) and int(text) < RING else None
+
+
+def _move(word: str) -> Move:
+    name, body, how = word.split(":")
+    return Move(Token.parse(name), bytes.fromhex(body), _HOW[how])

@@ -15,7 +15,17 @@ from persist.core.catalog.ddl.planning.context import COLLECTIONS, RELATIONS, Pl
 from persist.core.catalog.ddl.resolve import check_new_name, databases, near, unknown
 from persist.core.catalog.ddl.statements import CommentOn, Grant, QualifiedName, Rename, SetOwner, SetRetain
 from persist.core.catalog.errors import UnknownObject
-from persist.core.catalog.kinds import CLUSTER, COMMENT, DATABASE, ITEM, ROLE, SCHEMA, SYSTEM_PRIVILEGE, AnyKind
+from persist.core.catalog.kept_settings import granted_on, place_of
+from persist.core.catalog.kinds import (
+    CLUSTER,
+    COMMENT,
+    DATABASE,
+    ITEM,
+    ROLE,
+    SCHEMA,
+    SYSTEM_PRIVILEGE,
+    AnyKind,
+)
 from persist.core.catalog.values import (
     PUBLIC,
     Acl,
@@ -147,6 +157,7 @@ def grant(it: Planning, statement: Grant) -> Executed:
     for role in roles:
         acls = p.granted(acls, role, it.role, mode_bits, revoke=statement.revoke)
     it.put(kind, key, replace(row, acls=acls))
+    _counted(it, place_of(statement.kind), str(key.id))
     event = AuditEventType.REVOKE if statement.revoke else AuditEventType.GRANT
     before, after = p.letters(row.acls), p.letters(acls)
     it.audit(event, what, AuditAlteredV1(str(key.id), full, "privileges", before, after))
@@ -168,7 +179,14 @@ def _grant_in_system(it: Planning, tag: str, statement: Grant, roles: list[RoleR
             after = have & ~mode_bits if statement.revoke else have | mode_bits
             it.put(SYSTEM_PRIVILEGE, each, o.SystemPrivilege(after) if after else None)
         it.audit(event, ObjectType.SYSTEM, AuditNamedV1(str(role), statement.privileges))
+    _counted(it, ObjectType.SYSTEM, "")
     return Executed(tag, None, "the environment")
+
+
+def _counted(it: Planning, place: ObjectType, id: str) -> None:
+    """SUBTLE: also where nothing was changed: a GRANT that comes late is not to undo the REVOKE that found nothing."""
+    key = granted_on(place, id)
+    it.keep(key, o.Setting(str(it.view.grants.get(key, 0) + 1)))
 
 
 def comment_on(it: Planning, statement: CommentOn) -> Executed:

@@ -16,7 +16,7 @@ from persist.core.catalog.ddl.resolve import check_new_name, near, new_places, p
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import OutOfSync, UniquenessViolation
-from persist.core.catalog.kinds import AUDIT_LOG, ITEM, SCHEMA, STORAGE_COLLECTION_METADATA, Kind
+from persist.core.catalog.kinds import AUDIT_LOG, ITEM, SCHEMA, SETTING, STORAGE_COLLECTION_METADATA, Kind
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import (
@@ -74,6 +74,7 @@ class Planning:
     inputs: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
     reaches: dict[Id, int] = field(default_factory=dict)
     created: dict[Id, None] = field(default_factory=dict)
+    derived: dict[ShardId, None] = field(default_factory=dict)
     begins: dict[Id, int] = field(default_factory=dict)
     born: dict[Id, Born] = field(default_factory=dict)
     held: dict[Id, Held] = field(default_factory=dict)
@@ -98,6 +99,12 @@ class Planning:
         before = [self.tx.get(kind, key) for key, _ in wanted]
         self.tx.set_all(kind, wanted)
         self.view.apply([Change(kind, key, old, new) for (key, new), old in zip(wanted, before, strict=True)])
+
+    def keep(self, key: o.SettingKey, value: o.Setting | None) -> None:
+        """Set (None: delete) a setting of the library's own."""
+        before = self.tx.get(SETTING, key)
+        self.tx.keep(key, value)
+        self.view.apply([Change(SETTING, key, before, value)])
 
     def audit(
         self, event: AuditEventType, kind: ObjectType, details: AuditNamedV1 | AuditRenamedV1 | AuditAlteredV1
@@ -279,6 +286,7 @@ class Planning:
         created = tuple(it for id in self.created if (it := self._there(id)) is not None and it.data not in gone)
         return Effects(
             created=created,
+            derived=tuple(self.derived),
             begins=tuple((id, at) for id, at in self.begins.items() if id in self.created),
             born=tuple(each for id, each in self.born.items() if id in self.created),
             held=tuple(self.held.values()),

@@ -1,6 +1,7 @@
 """CREATE TABLE and SOURCE; shards that exist become items, and cease to be."""
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Final
 
 from persist.core.catalog import objects as o
@@ -11,6 +12,7 @@ from persist.core.catalog.ddl.planning.growing import follow_schema
 from persist.core.catalog.ddl.resolve import check_columns, check_new_name
 from persist.core.catalog.ddl.statements import Adopt, CreateSource, CreateTable, Export, QualifiedName
 from persist.core.catalog.ddl.variables import default_retain
+from persist.core.catalog.kept_settings import Own, own_key
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
 from persist.core.catalog.values import Id, ItemDetails, ItemOption, ObjectType, Retain
 from persist.core.ids import ShardId
@@ -167,18 +169,26 @@ def shard_of(it: Planning, id: Id, schema: Id, name: str, mode: str, timeline: T
     if (it.environment, database, row.name) == (FIRST_ENVIRONMENT, DATABASE, SCHEMA):
         first = new_shard(name, mode, str(timeline))
         if it.view.owner_of(first) is None and it.tx.get(SETTING, gone_key(first)) is None:
+            it.derived[first] = None
             return first
     return own_shard(it, id)
 
 
 def own_shard(it: Planning, id: Id) -> ShardId:
-    """The shard that follows from an id."""
-    return ShardId.named("persist.collection", it.environment, str(id))
+    """The shard that follows from an id: the first that is not set aside, as one is that a statement left which failed,
+    and that has other columns.
+    """
+    for tries in count():
+        shard = ShardId.named("persist.collection", it.environment, str(id), *([str(tries)] if tries else []))
+        if it.tx.get(SETTING, gone_key(shard)) is None:
+            break
+    it.derived[shard] = None
+    return shard
 
 
 def gone_key(shard: ShardId) -> o.SettingKey:
     """The setting that says that a shard was an item's once, and is not to be another one's."""
-    return o.SettingKey(f"shard_gone {shard}")
+    return own_key(Own.GONE, shard)
 
 
 def check_unowned(it: Planning, shard: ShardId | None) -> None:

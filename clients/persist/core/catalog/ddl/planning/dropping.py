@@ -15,6 +15,7 @@ from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.resolve import databases, unknown
 from persist.core.catalog.ddl.statements import Drop, Leave, QualifiedName
+from persist.core.catalog.kept_settings import granted_on
 from persist.core.catalog.kinds import (
     COMMENT,
     CURSOR,
@@ -23,7 +24,6 @@ from persist.core.catalog.kinds import (
     ITEM,
     ROLE,
     SCHEMA,
-    SETTING,
     STORAGE_COLLECTION_METADATA,
     UNFINALIZED_SHARD,
     AnyKind,
@@ -78,7 +78,10 @@ def drop(it: Planning, statement: Drop) -> Executed:
 
 
 def leave(it: Planning, statement: Leave) -> Executed:
-    """The item is forgotten, its shard stays and is no item's any more; of a source with all that it feeds."""
+    """The item is forgotten, its shard stays and is no item's any more; of a source with all that it feeds.
+
+    What a source feeds is left by itself where the source ends it: as long as it does not, who ingests adopts it again.
+    """
     found = it.owned(statement.name, _left_as(it, statement.name))
     it.tx.depend_on([ITEM, HOLD])
     left = closure(it.view, (found.id,), along_only=True) if found.kind is ObjectType.SOURCE else [found.id]
@@ -90,10 +93,8 @@ def leave(it: Planning, statement: Leave) -> Executed:
 
 
 def _left_as(it: Planning, name: QualifiedName) -> ObjectType:
-    found = it.item(name)
-    if found.kind is ObjectType.SUBSOURCE:
-        raise InvalidArgument("its source has this", hint="leave or drop the source", name=str(found.name))
-    return ObjectType.SOURCE if found.kind is ObjectType.SOURCE else ObjectType.TABLE
+    kind = it.item(name).kind
+    return kind if kind in (ObjectType.SOURCE, ObjectType.SUBSOURCE) else ObjectType.TABLE
 
 
 def _check_not_ingested(it: Planning, gone: Iterable[Id]) -> None:
@@ -127,12 +128,14 @@ def forget_items(it: Planning, ids: Iterable[Id], *, left: Collection[Id] = ()) 
         for shard in (each.data, each.remap):
             if shard is not None:
                 _forget_shard(it, id, shard, stays=id in left)
+        if (counted := granted_on(ObjectType.TABLE, str(id))) in it.view.grants:
+            it.keep(counted, None)
         it.audit(AuditEventType.DROP, each.kind, AuditNamedV1(str(id), str(each.name)))
     it.put_all(ITEM, [(o.ItemKey(id), None) for id in gone])
 
 
 def _forget_shard(it: Planning, id: Id, shard: ShardId, *, stays: bool) -> None:
-    it.put(SETTING, gone_key(shard), o.Setting(str(id)))
+    it.keep(gone_key(shard), o.Setting(str(id)))
     if id in it.created:
         # Nothing was made yet.
         del it.created[id]

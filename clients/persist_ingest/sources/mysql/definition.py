@@ -1,0 +1,208 @@
+"""What a MySQL source was made of: enough to open it again, and to see that its upstream was exchanged.
+
+Source: design 003; sources.md section 1, semantics seen.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from persist import Schema, VersionMismatch
+from persist.typed import Fields
+from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
+from persist_ingest.sources.mysql.session import Server
+
+FORMAT: Final = 1
+FILE_BITS: Final = 32
+"""A position is the number of a file of the log, then where in it: so it grows over rotations and restarts."""
+
+
+def position(file: int, place: int) -> int:
+    """The position at that place of that file."""
+    return file << FILE_BITS | place
+
+
+def file_of(offset: int) -> int:
+    """The number of the file that a position is in."""
+    return offset >> FILE_BITS
+
+
+def place_of(offset: int) -> int:
+    """Where in its file a position is."""
+    return offset & (1 << FILE_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySqlColumn:
+    """A column as it was declared. ``field``: what it is called in the export, where it cannot be called as here."""
+
+    name: str
+    type: MySqlType
+    field: str = ""
+
+    @property
+    def called(self) -> str:
+        """Its name in the export."""
+        return self.field or self.name
+
+    def to_json(self) -> dict[str, object]:
+        """JSON-ready."""
+        return {"name": self.name, "type": self.type.to_json(), "field": self.field}
+
+    @staticmethod
+    def from_json(given: Mapping[str, object]) -> "MySqlColumn":
+        """What ``to_json`` gave, also after JSON."""
+        fields: Fields = given
+        return MySqlColumn(name=fields["name"], type=MySqlType.from_json(fields["type"]), field=fields["field"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table. ``columns``: as they were at position ``since``, up to which what was read of it has the log.
+
+    ``excluded``: columns that are left out. ``altered_ms``: when it was altered and taken over by itself, lately.
+    """
+
+    database: str
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[MySqlColumn, ...]
+    excluded: tuple[str, ...] = ()
+    since: int = 0
+    altered_ms: tuple[int, ...] = ()
+
+    @property
+    def export(self) -> str:
+        """What its collection is called."""
+        return f"{self.database}.{self.name}"
+
+    def initial(self) -> Schema:
+        """The schema of its export: primary key, then the others; without a primary key every column is key."""
+        types = {column.called: column.type.arrow for column in self.columns}
+        keys = tuple(column.called for name in self.key for column in self.columns if column.name == name)
+        keys = keys or tuple(types)
+        key = pa.schema([pa.field(name, types[name], nullable=not self.key) for name in keys])
+        return Schema(key, {name: kind for name, kind in types.items() if name not in keys})
+
+    def to_json(self) -> dict[str, object]:
+        """JSON-ready."""
+        return {
+            "database": self.database,
+            "name": self.name,
+            "key": list(self.key),
+            "columns": [column.to_json() for column in self.columns],
+            "excluded": list(self.excluded),
+            "since": self.since,
+            "altered_ms": list(self.altered_ms),
+        }
+
+    @staticmethod
+    def from_json(plain: Mapping[str, object]) -> "Table":
+        """What ``to_json`` gave, also after JSON."""
+        given: Fields = plain
+        return Table(
+            database=given["database"],
+            name=given["name"],
+            key=tuple(given["key"]),
+            columns=tuple(map(MySqlColumn.from_json, given["columns"])),
+            excluded=tuple(given["excluded"]),
+            since=given["since"],
+            altered_ms=tuple(given["altered_ms"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A position of the log and the GTIDs that are before it: another log has others there."""
+
+    offset: int
+    gtids: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySqlDefinition:
+    """A source. ``number``: the server's id; ``base``: what files of its log are called, before their number.
+
+    ``begun``: where it began; ``mark``: the last place at which the log was looked at to be the one it was.
+    ``server_id``: as which the log is asked for; 0: another one each time. ``takes_over``: tables that are altered are
+    snapshotted again by themselves. ``withheld``: by exports that it had, columns that were left out of them.
+    """
+
+    server: Server
+    number: int
+    base: str
+    begun: Mark
+    mark: Mark
+    tables: tuple[Table, ...]
+    server_id: int = 0
+    takes_over: bool = False
+    zero_dates: ZeroDates = ZeroDates.FAIL
+    withheld: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def incarnation(self) -> str:
+        """Which life of the upstream this is: another server, or another log, is another one."""
+        return f"{self.number}/{self.base}/{self.begun.offset:x}/{self.begun.gtids}"
+
+    def file_name(self, number: int) -> str:
+        """What the file of that number is called."""
+        return f"{self.base}.{number:06d}"
+
+    def of(self, exports: Container[str]) -> "MySqlDefinition":
+        """The same with these tables only."""
+        return replace(self, tables=tuple(table for table in self.tables if table.export in exports))
+
+    def within(self, part: "MySqlDefinition") -> "MySqlDefinition":
+        """The same with the tables of a part as they are there."""
+        known = {table.export: table for table in part.tables}
+        return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
+
+    def joined(self, table: Table) -> "MySqlDefinition":
+        """The same with one table more."""
+        others = tuple(each for each in self.tables if each.export != table.export)
+        withheld = tuple(each for each in self.withheld if each[0] != table.export)
+        return replace(self, tables=(*others, table), withheld=withheld)
+
+    def parted(self, export: str) -> "MySqlDefinition":
+        """The same without a table."""
+        tables = tuple(each for each in self.tables if each.export != export)
+        gone = tuple((each.export, each.excluded) for each in self.tables if each.export == export and each.excluded)
+        return replace(self, tables=tables, withheld=(*self.withheld, *gone))
+
+    def to_json(self) -> dict[str, object]:
+        """JSON-ready."""
+        return {
+            "format": FORMAT,
+            "server": self.server.to_json(),
+            "number": self.number,
+            "base": self.base,
+            "begun": asdict(self.begun),
+            "mark": asdict(self.mark),
+            "tables": [table.to_json() for table in self.tables],
+            "server_id": self.server_id,
+            "takes_over": self.takes_over,
+            "zero_dates": self.zero_dates.value,
+            "withheld": {export: list(names) for export, names in self.withheld},
+        }
+
+    @staticmethod
+    def from_json(plain: Mapping[str, object]) -> "MySqlDefinition":
+        """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
+        given: Fields = plain
+        if given.get("format") != FORMAT:
+            raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
+        withheld: Mapping[str, Sequence[str]] = given["withheld"]
+        return MySqlDefinition(
+            server=Server.from_json(given["server"]),
+            number=given["number"],
+            base=given["base"],
+            begun=Mark(**given["begun"]),
+            mark=Mark(**given["mark"]),
+            tables=tuple(map(Table.from_json, given["tables"])),
+            server_id=given["server_id"],
+            takes_over=given["takes_over"],
+            zero_dates=ZeroDates(given["zero_dates"]),
+            withheld=tuple((export, tuple(names)) for export, names in withheld.items()),
+        )

@@ -1,0 +1,1 @@
+"""Setting up and reading anew what a MySQL source reads."""

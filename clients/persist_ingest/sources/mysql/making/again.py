@@ -1,0 +1,112 @@
+"""A table of a source that is read anew while the others go on, piece by piece.
+
+Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from persist import Schema
+from persist.sources import SourceFrontier
+from persist.typed import Fields
+from persist_ingest.sources.mysql import catalog, upstream
+from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
+from persist_ingest.sources.mysql.making import pieces
+from persist_ingest.sources.mysql.making.checks import check_server
+from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
+from persist_ingest.sources.mysql.making.pieces import KeyOrder
+from persist_ingest.sources.mysql.reader import KIND, LogTask
+from persist_ingest.sources.mysql.session import MySqlConnection
+from persist_ingest.sources.mysql.snapshot import taken
+from persist_ingest.sources.port import Changes, Piece
+from persist_ingest.sources.regrown import grown, recalled
+
+
+class MySqlTableAnew:
+    """Implements the Anew port."""
+
+    def __init__(
+        self, session: MySqlConnection, definition: MySqlDefinition, schema: Schema, order: KeyOrder | None
+    ) -> None:
+        """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
+        self._session = session
+        self._definition = definition
+        self._schema = schema
+        self._order = order
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    @property
+    def keyed(self) -> bool:
+        return False
+
+    @property
+    def begun(self) -> Mapping[str, object]:
+        order = None if self._order is None else self._order.to_json()
+        return {"definition": self._definition.to_json(), "order": order}
+
+    def about(self) -> int:
+        (table,) = self._definition.tables
+        return catalog.about(self._session, table.database, table.name)[0]
+
+    def begin(self) -> SourceFrontier:
+        return self.high()
+
+    def high(self) -> SourceFrontier:
+        """SUBTLE: not where the log ends. A commit is in the log a moment before others see it, and a piece that is
+        opened in between does not have it; what a transaction of now sees, one that begins later sees as well.
+        """
+        moment = taken(self._session)
+        self._session.run("ROLLBACK")
+        return SourceFrontier.at(KIND, {0: moment.offset})
+
+    def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
+        return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
+
+    def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
+        (table,) = self._definition.tables
+        log = LogTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
+        return pieces.logged(log, begin, end)
+
+    def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
+        definition = MySqlDefinition.from_json(given)
+        altered_ms = {table.export: table.altered_ms for table in definition.tables}
+        tables = tuple(
+            replace(table, since=through.bound(0) or 0, altered_ms=altered_ms.get(table.export, ()))
+            for table in self._definition.tables
+        )
+        return definition.within(replace(self._definition, tables=tables)).to_json()
+
+
+@contextmanager
+def begun_again(
+    definition: MySqlDefinition, export: str, schema: Schema, begun: Mapping[str, object] | None
+) -> Iterator[MySqlTableAnew]:
+    """See ReadsApart.snapshot_again."""
+    with MySqlConnection(definition.server) as session:
+        upstream.check_server(session, definition)
+        if begun is not None:
+            given: Fields = begun
+            alone = MySqlDefinition.from_json(given["definition"])
+            yield MySqlTableAnew(session, alone, schema, KeyOrder.from_json(given["order"]))
+            return
+        check_server(session)
+        (known,) = definition.of({export}).tables
+        listed = listed_alone(session, known)
+        table = redefined(session, listed, known, definition.zero_dates)
+        check_charsets(session, [table])
+        table = _recalled(schema, replace(table, since=0))
+        fields = grown(schema, {column.called: column.type.arrow for column in table.columns}, export)
+        yield MySqlTableAnew(session, replace(definition, tables=(table,)), fields, KeyOrder.of(table))
+
+
+def _recalled(schema: Schema, table: Table) -> Table:
+    fields = recalled(schema, [(column.called, column.type.arrow) for column in table.columns])
+    columns = tuple(
+        replace(column, field="" if field == column.name else field)
+        for column, field in zip(table.columns, fields, strict=True)
+    )
+    return replace(table, columns=columns)

@@ -1,0 +1,160 @@
+"""Tables as a source defines them: checked to be readable, and written down as they are at a moment.
+
+Source: sources.md section 1.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from persist import Schema, UsageError
+from persist_ingest.sources.mysql import catalog
+from persist_ingest.sources.mysql.catalog import ListedTable
+from persist_ingest.sources.mysql.charsets import Charsets
+from persist_ingest.sources.mysql.column_types import ColumnKind, ZeroDates, declared_type
+from persist_ingest.sources.mysql.definition import MySqlColumn, Table
+from persist_ingest.sources.mysql.making.checks import check_table
+from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
+from persist_ingest.sources.mysql.session import MySqlConnection
+from persist_ingest.sources.naming import called
+from persist_ingest.sources.port import SourceFailure
+
+
+def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]:
+    """The tables that options name. Raises SourceFailure."""
+    databases = {database for database, _ in options.tables}
+    there = {
+        (each.database, each.name): each for database in sorted(databases) for each in catalog.tables(session, database)
+    }
+    every = {database for database, name in options.tables if name == EVERY}
+    named = [table for table in options.tables if table[1] != EVERY]
+    missing = [".".join(table) for table in (*named, *options.exclude_tables) if table not in there]
+    if missing:
+        raise SourceFailure(
+            "there are no such tables, or this user may not see them",
+            hint="correct option tables or excludeTables, or GRANT SELECT on them",
+            tables=", ".join(sorted(missing)),
+        )
+    wanted = [
+        each
+        for name, each in there.items()
+        if name not in options.exclude_tables and (name in named or (name[0] in every and each.kind == "BASE TABLE"))
+    ]
+    if not wanted:
+        raise SourceFailure("there are no tables to read", hint="correct options tables and excludeTables")
+    for each in wanted:
+        check_table(session, each)
+    _check_names(wanted)
+    return wanted
+
+
+def _check_names(tables: Sequence[ListedTable]) -> None:
+    """Exports are distinguished by their names, and in SQL not by case."""
+    known: dict[str, str] = {}
+    for table in tables:
+        export = f"{table.database}.{table.name}"
+        other = known.setdefault(export.lower(), export)
+        if other != export:
+            raise SourceFailure(
+                "two tables would be exports of one name", hint="make a source for each of them", tables=[other, export]
+            )
+
+
+def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[str], zero: ZeroDates) -> Table:
+    """A table as it is now. Raises SourceFailure: a column has a type that is not read, or none is left."""
+    database, name = listed.database, listed.name
+    key = catalog.primary_key(session, database, name)
+    there = catalog.columns(session, database, name)
+    left_out = [each.name for each in there if each.name in excluded]
+    columns = [each for each in there if each.name not in excluded]
+    if not columns or not {each.name for each in columns}.issuperset(key):
+        raise SourceFailure(
+            "the columns of the primary key are needed, or at least one column",
+            hint="correct options includeColumns and excludeColumns",
+            table=f"{database}.{name}",
+        )
+    found = []
+    for each, field in zip(columns, called([each.name for each in columns]), strict=True):
+        try:
+            kind = declared_type(each, zero)
+        except SourceFailure as error:
+            details = {"table": f"{database}.{name}", **error.details}
+            raise SourceFailure(error.message, hint=error.hint, **details) from None
+        found.append(MySqlColumn(name=each.name, type=kind, field="" if field == each.name else field))
+    return Table(database=database, name=name, key=key, columns=tuple(found), excluded=tuple(left_out))
+
+
+def excluded(
+    session: MySqlConnection, options: MySqlOptions, tables: Sequence[ListedTable]
+) -> dict[tuple[str, str], set[str]]:
+    """By table the columns that are not to be read. Raises SourceFailure for a name that is not there."""
+    names = {
+        (table.database, table.name): [each.name for each in catalog.columns(session, table.database, table.name)]
+        for table in tables
+    }
+    every = {(*table, column) for table, columns in names.items() for column in columns}
+    for option, given in (("includeColumns", options.include_columns), ("excludeColumns", options.exclude_columns)):
+        missing = set(given) - every
+        if missing:
+            shown = ", ".join(sorted(map(".".join, missing)))
+            raise SourceFailure("there is nothing of that name", hint=f"correct option {option}", names=shown)
+    some = {name[:2] for name in options.include_columns}
+    return {
+        table: {
+            column
+            for column in columns
+            if (*table, column) in options.exclude_columns
+            or (table in some and (*table, column) not in options.include_columns)
+        }
+        for table, columns in names.items()
+    }
+
+
+def initial_schema(table: Table) -> Schema:
+    """What the shard of a table begins with. Raises SourceFailure."""
+    try:
+        return table.initial()
+    except UsageError as error:
+        details = {**error.details, "table": table.export}
+        raise SourceFailure(error.message, hint=error.hint, **details) from error
+
+
+def at(tables: Sequence[Table], offset: int) -> tuple[Table, ...]:
+    """The same, as they are at a position."""
+    return tuple(replace(table, since=offset) for table in tables)
+
+
+def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
+    """What has the name of a table now, when it can be read. Raises SourceFailure."""
+    found = [each for each in catalog.tables(session, table.database) if each.name == table.name]
+    if not found:
+        raise SourceFailure(
+            "there is no such table, or this user may not see it",
+            hint="make it, GRANT SELECT on it, or drop it from the source (persist source drop-table)",
+            export=table.export,
+        )
+    check_table(session, found[0])
+    return found[0]
+
+
+def redefined(session: MySqlConnection, listed: ListedTable, known: Table, zero: ZeroDates) -> Table:
+    """A table as it is now, without what was left out of it."""
+    table = defined(session, listed, known.excluded, zero)
+    return replace(table, excluded=known.excluded, altered_ms=known.altered_ms)
+
+
+def check_charsets(session: MySqlConnection, tables: Sequence[Table]) -> None:
+    """Raise SourceFailure for text in a character set that is not read from the log."""
+    charsets = Charsets.at(session.server)
+    for table in tables:
+        texts = {
+            column.name
+            for column in table.columns
+            if column.type.kind in (ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET)
+        }
+        for each in catalog.columns(session, table.database, table.name):
+            if each.name in texts and each.charset:
+                try:
+                    charsets.named(each.charset)
+                except SourceFailure as error:
+                    details = {**error.details, "table": table.export, "column": each.name}
+                    raise SourceFailure(error.message, hint=error.hint, **details) from None

@@ -1,0 +1,41 @@
+"""P8B: Spark reads a shard of fifteen columns, beside Arrow batches that lie in memory, and beside Spark's Parquet."""
+
+from bench.lakes import data
+from bench.lakes.fleet import OURS, Laps, fleet
+from bench.outcome import Outcome
+from bench.plan import Plan
+from bench.stage import Stage
+
+GOAL = "P8B"
+ROWS = 2_000_000
+WARM = 2
+READ_LIMIT, COUNT_LIMIT = 1.2, 1.5
+
+
+async def run(stage: Stage, plan: Plan) -> Outcome:
+    outcome = Outcome()
+    rows = plan.size(ROWS)
+    with fleet(plan, outcome, GOAL, (OURS, "memory", "parquet")) as (laps, folder):
+        data.wide(folder / "wide", rows)
+        laps.lap("write", "write", table="wide", source=str(folder / "wide"))
+        sums = {name: lap.found for name, lap in laps.lap("sum", "sum", table="wide").items()}
+        for name, found in sums.items():
+            outcome.gate(GOAL, f"rows of {name}", expected=sums["parquet"], found=found)
+        for _ in range(WARM):
+            _turn(Laps(laps.peers))
+        for _ in plan.rounds_of(f"{GOAL} reads", 60):
+            _turn(laps)
+    against: dict[str, float | None] = {"memory": READ_LIMIT, "parquet": None}
+    laps.judge(outcome, GOAL, "whole", f"read of {rows:,} x 15", against)
+    laps.judge(outcome, GOAL, "few", f"read of 2 of 15 columns, {rows:,} rows", against)
+    laps.judge(outcome, GOAL, "count", f"DataFrame.count of {rows:,} rows", {"memory": COUNT_LIMIT, "parquet": None})
+    laps.judge(outcome, GOAL, "own count", f"PersistTable.count of {rows:,} rows", {"parquet": None})
+    outcome.keep("tables", laps.as_json())
+    return outcome
+
+
+def _turn(laps: Laps) -> None:
+    laps.lap("whole", "read", table="wide")
+    laps.lap("few", "read", table="wide", columns=list(data.FEW_COLUMNS))
+    laps.lap("count", "frame_count", table="wide")
+    laps.lap("own count", "count", table="wide")

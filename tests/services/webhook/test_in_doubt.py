@@ -1,0 +1,84 @@
+"""An append whose answer is lost: found out in time, or reported so, and never made twice."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from services.process import ShardProcess
+from services.proxy import Proxy, proxy_to
+from services.webhook.senders import rows
+
+from persist import Indeterminate
+from persist.runtime import system
+from persist_ingest import Location, Records, create
+from persist_ingest.location import client, release
+from persist_ingest.receiving.memory import Known, Memory
+from persist_ingest.receiving.table import WebhookTable
+from persist_ingest.sources.webhook.kind import definition_of
+from persist_ingest.sources.webhook.rows import Delivery, Rows
+
+
+class Deafened(WebhookTable):
+    """Loses the answer to its first append, which the server gets."""
+
+    proxy: Proxy
+    deafened = False
+
+    def _time(self, left: float) -> int:
+        at = super()._time(left)
+        self.proxy.deaf, self.deafened = not self.deafened, True
+        return at
+
+
+def tried(place: Location, proxy: Proxy, cut: Callable[[], object], *, named: bool, heals: bool) -> None:
+    options = {"check": "none", **({"idempotencyHeader": "Key"} if named else {})}
+    source = create(place, "hook", "webhook", options)
+    memory = Memory(24) if named else None
+
+    def healed() -> None:
+        # Connections that lost something of what was said are of no use any more.
+        proxy.deaf = False
+        cut()
+
+    def pause(seconds: float) -> None:
+        if heals and proxy.deaf:
+            healed()
+
+    table = Deafened(client(place), source, "rows", memory, pause)
+    table.proxy = proxy
+    batch = Rows(definition_of(source.definition)).of([Delivery(b"{}", {}, system().now_ms(), "a")]).rows
+    wanted: Callable[[], pa.RecordBatch] = lambda: batch.slice(0, 0 if named and known(memory) else 1)  # noqa: E731
+    until = system().monotonic() + 3.0
+    if heals:
+        assert table.append(wanted, until) is not None
+    else:
+        with pytest.raises(Indeterminate):
+            table.append(wanted, until)
+    healed()
+    # What a sender that was answered so repeats: under its name it is known, from the table.
+    if named:
+        assert table.append(wanted, system().monotonic() + 30.0) is None
+        assert known(memory)
+    table.close()
+    table.beat(system().now_ms(), 30.0)
+    assert rows(place, "body") == {"{}": 1}
+    assert Records(client(place)).source("hook").name == "hook"
+    release(place)
+
+
+def known(memory: Memory | None) -> Known | None:
+    return None if memory is None else memory.of("a", system().now_ms())
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("heals", [False, True])
+async def test_an_append_whose_answer_is_lost_is_there_once(tmp_path: Path, named: bool, heals: bool):
+    shards = await ShardProcess(tmp_path).start()
+    async with proxy_to(shards.endpoint) as proxy:
+        place = Location(endpoint=proxy.endpoint, blob=f"file:{tmp_path}/blob")
+        cut = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, proxy.cut)
+        await asyncio.to_thread(tried, place, proxy, cut, named=named, heals=heals)
+    await shards.kill()
