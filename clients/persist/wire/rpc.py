@@ -317,28 +317,18 @@ def _each(of_item: Callable[[AnyValue], AnyValue]) -> _Decode:
     return lambda message, name: tuple([of_item(item) for item in getattr(message, name)])
 
 
-def _set_step(message: AnyMessage, name: str, value: RangeStep | None) -> None:
-    if value is not None:
-        pieces = [
-            pb.RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint)
-            for each in value.pieces
-        ]
-        getattr(message, name).CopyFrom(pb.RangeStep(below=value.below, pieces=pieces))
+def _step_message(step: RangeStep) -> pb.RangeStep:
+    pieces = [
+        pb.RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint) for each in step.pieces
+    ]
+    return pb.RangeStep(below=step.below, pieces=pieces)
 
 
-def _step(message: AnyMessage, name: str) -> RangeStep | None:
-    if not message.HasField(name):
-        return None
-    found = getattr(message, name)
-    return RangeStep(
-        below=_optional(found, "below"),
-        pieces=tuple(
-            [
-                RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint)
-                for each in found.pieces
-            ]
-        ),
-    )
+def _step_of(message: pb.RangeStep) -> RangeStep:
+    pieces = [
+        RangePiece(run=each.run, at=each.at, count=each.count, fingerprint=each.fingerprint) for each in message.pieces
+    ]
+    return RangeStep(below=message.below if message.HasField("below") else None, pieces=tuple(pieces))
 
 
 _PLAIN = _Kind(_set, getattr)
@@ -362,7 +352,10 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     int | None: _Kind(_set_optional, _optional),
     bytes | None: _Kind(_set_optional, _optional),
     c.Transaction | None: _Kind(_set_transaction, _transaction),
-    RangeStep | None: _Kind(_set_step, _step),
+    RangeStep | None: _Kind(
+        lambda message, name, value: value and getattr(message, name).CopyFrom(_step_message(value)),
+        lambda message, name: _step_of(getattr(message, name)) if message.HasField(name) else None,
+    ),
 }
 
 
