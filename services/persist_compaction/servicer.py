@@ -115,6 +115,7 @@ def _result(result: Compacted) -> pb.CompactResult:
         bytes_after=result.bytes_after,
         parts_reused=result.parts_reused,
         applied=result.applied,
+        steps_left=result.steps_left,
     )
 
 

@@ -1,6 +1,7 @@
 """What PersistCompaction does when asked: progress, turns, errors, and requests that end early."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import sys
@@ -70,6 +71,25 @@ async def test_request_streams_progress_and_ends_in_one_run(tmp_path):
         assert len(batch.runs) == 1
         assert batch.rows == result.rows_after
         await check_snapshot(scene.client, shard, 12, THRIFTY_ROWS)
+
+
+async def test_request_for_the_whole_goes_through_all_steps_of_what_is_too_large_for_a_claim(tmp_path):
+    few = dataclasses.replace(THRIFTY, part_bytes_max=4_096, row_group_rows=64, compaction_parts_max=6)
+    async with scene_at(tmp_path) as scene, compacting(direct(scene.place), few) as server:
+        shard = await append_many(scene.client, 3, THRIFTY_ROWS)
+        writer = await scene.client.open_writer(shard)
+        # What is merged becomes many parts, too many for a claim with those that follow.
+        for number in range(3, 6):
+            await compact(server.endpoint, shard, whole=True)
+            await writer.append(updates(number, THRIFTY_ROWS), number + 1)
+        news = await compact(server.endpoint, shard, whole=True)
+        results = [each.result for each in news if each.HasField("result")]
+        assert all(each.applied for each in results)
+        assert [each.steps_left for each in results].count(True) > 1
+        assert not results[-1].steps_left
+        [batch] = await batches(scene.remote, shard)
+        assert len(batch.runs) == 1
+        await check_snapshot(scene.client, shard, 6, THRIFTY_ROWS)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "worth-it"])
