@@ -220,7 +220,7 @@ class Receiver:
                 _log.exception("webhook %s could not carry on, and tries again", self.source.name)
                 self._stop.wait(0.2)
             finally:
-                self._refuse(batch, Refused(FAILED, "it could not be appended: see the server's log"))
+                self._refuse(batch, Refused(FAILED, "it may be in the table: see the server's log"))
 
     def _next(self) -> list[_Waiting] | None:
         """What is appended next, perhaps nothing; None: no more comes."""
