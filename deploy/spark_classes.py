@@ -7,6 +7,7 @@ jars are others, does without and says nothing.
 """
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,8 @@ import persist
 from pyspark_persist import register
 from pyspark_persist.session import local_session
 
+SECONDS_MAX = 600
+"""Then it is given up: set-up goes on without."""
 GC = "-XX:+UseSerialGC"
 """The collector of the tests: objects of an archive are laid out for one."""
 
@@ -39,6 +42,7 @@ def work(scratch: Path) -> None:
 
 def main() -> int:
     """Write the archive beside its place and put it there whole."""
+    signal.alarm(SECONDS_MAX)
     archive = Path(sys.argv[1]).absolute()
     new = archive.with_suffix(".new")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 {GC} -Xlog:disable -XX:ArchiveClassesAtExit={new}"

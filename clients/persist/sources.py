@@ -14,6 +14,7 @@ from persist.core.data.encoding import encode_key
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.source.source_timeline import check_claim, claims_epoch, source_timeline
+from persist.core.time.clock import check_clock
 from persist.core.time.errors import (
     ClockAhead,
     JumpTooLarge,
@@ -69,6 +70,7 @@ __all__ = [
     "UserTimeline",
     "check_available",
     "check_claim",
+    "check_clock",
     "claims_epoch",
     "encode_key",
     "offset_resumption",

@@ -133,4 +133,6 @@ class Overlay:
 
 def refused() -> StoreReadOnly:
     """The error of a write."""
-    return StoreReadOnly("this location is opened for reading only", hint="open it without read_only")
+    return StoreReadOnly(
+        "this location is opened for reading only", hint="open it without read_only, or a copy that may be written"
+    )

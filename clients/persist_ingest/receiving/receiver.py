@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from persist import Determinate, Indeterminate, LocationError, PersistError, ShardClosed, UsageError
+from persist import ClockAhead, Determinate, Indeterminate, LocationError, PersistError, ShardClosed, UsageError
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.records import Records, Source, Told
@@ -220,7 +220,7 @@ class Receiver:
                 _log.exception("webhook %s could not carry on, and tries again", self.source.name)
                 self._stop.wait(0.2)
             finally:
-                self._refuse(batch, Refused(FAILED, "it could not be appended: see the server's log"))
+                self._refuse(batch, Refused(FAILED, "it may be in the table: see the server's log"))
 
     def _next(self) -> list[_Waiting] | None:
         """What is appended next, perhaps nothing; None: no more comes."""
@@ -265,6 +265,9 @@ class Receiver:
         except Indeterminate as error:
             self._refuse(batch, Refused(IN_DOUBT, "it may be in the table: repeat it under the same key"))
             raise error
+        except ClockAhead:
+            self._refuse(batch, Refused(UNAVAILABLE, "the table is ahead of this server's clock: nothing was appended"))
+            raise
         except (Determinate, LocationError):
             self._refuse(batch, Refused(UNAVAILABLE, "the table cannot be reached: nothing was appended"))
             raise

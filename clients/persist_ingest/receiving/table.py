@@ -26,7 +26,7 @@ from persist import (
     UpperMismatch,
 )
 from persist.runtime import system
-from persist.sources import EPOCH_MILLISECONDS, timeline_of
+from persist.sources import EPOCH_MILLISECONDS, ClockAhead, check_clock, timeline_of
 from persist_ingest.pipeline.records import Source
 from persist_ingest.receiving.memory import COLUMNS, Memory
 
@@ -75,7 +75,8 @@ class WebhookTable:
         """Append what ``wanted`` gives, which may be asked several times; the time of it, once that is applied.
 
         Tried until the monotonic clock is at ``until``. None: nothing was wanted. Raises Determinate (nothing of it is
-        there, nor will be), Indeterminate (it may be), ShardClosed (the source was dropped), UsageError.
+        there, nor will be), Indeterminate (it may be), ShardClosed (the source was dropped), UsageError; ClockAhead
+        (nothing of it is there: the table is complete up to a time that this clock has not come to).
         """
         at = self._appended(wanted, until)
         # Of what another server appended just now the time need not be applied yet.
@@ -84,7 +85,8 @@ class WebhookTable:
             return at
         try:
             self._repeat(lambda left: self._times(left).apply_write(seen, timeout=left), until)
-        except LocationError as error:
+        except PersistError as error:
+            # SUBTLE: whatever the error says of itself, the rows are there.
             raise Indeterminate(
                 "it was appended, and strict reads need not have it yet", hint="read the table", at=seen
             ) from error
@@ -117,6 +119,7 @@ class WebhookTable:
                 return None
             writer = self._repeat(self._open, until)
             at = self._repeat(self._time, until)
+            self._check_ahead(max(at, upper), until)
             try:
                 appended = self._attempt(writer, rows, at, upper, until)
             except LeaseExpired:
@@ -131,6 +134,19 @@ class WebhookTable:
                     return appended
             if _left(until) <= 0:
                 raise Determinate("others append all the time", hint="fewer servers of one webhook")
+
+    def _check_ahead(self, ts: int, until: float) -> None:
+        """Raise ClockAhead for a time that could not be applied once rows are at it: strict reads would lack them.
+
+        A server with another clock may have said that nothing more comes before such a time.
+        """
+        if self._timeline != EPOCH_MILLISECONDS:
+            return
+        try:
+            check_clock(ts, system().now_ms())
+        except ClockAhead:
+            if self._repeat(lambda left: int(self._times(left).peek_write_ts(timeout=left)), until) < ts:
+                raise
 
     def _attempt(
         self, writer: "persist.WriteHandle", rows: pa.RecordBatch, at: int, upper: int, until: float

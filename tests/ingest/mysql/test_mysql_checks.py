@@ -130,7 +130,7 @@ def test_rights_are_asked_for_one_by_one(here: Location, shop: Shop, asking: dic
         pipeline.step()
         assert shop.there(here, "t") == shop.rows("t")
     drop(here, "shop")
-    os.environ["SHOP_PASSWORD"] = "other"
+    os.environ["SHOP_PASSWORD"] = "another-one-9"
     with pytest.raises(SourceFailure, match="refused this user") as raised:
         made(here, shop, **asking)
     assert "pa'ss" not in str(raised.value)

@@ -275,3 +275,27 @@ def test_one_is_made_by_sql_served_by_a_command_and_counted(tmp_path: Path, capf
     assert run(["sql", "--location", directory, "DROP SOURCE hook"], {}) == 0
     assert Records(client(here)).sources() == {}
     release(here)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_table_that_a_clock_ahead_of_others_completed_refuses_deliveries_before_they_are_rows(
+    here: Location, named: bool
+):
+    options = {key: text for key, text in ONCE.items() if named or key != "idempotencyHeader"}
+    shard = create(here, "hook", "webhook", options).shards["rows"]
+    with served(here) as port:
+        assert post(port, b'{"id": 1}', Idempotency_Key="a").status == 200
+    upper = client(here).recent_upper(shard).time or 0
+    client(here).open_writer(shard).compare_and_append([], upper, upper + 3_600_000)
+    before = raw_rows(here, shard)
+    with served(here) as port:
+        for _ in range(3):
+            told = post(port, b'{"id": 2}', Idempotency_Key="b")
+            assert (told.status, told.reason) == (503, "UNAVAILABLE")
+            assert "nothing was appended" in told.body.decode()
+    assert raw_rows(here, shard) == before == 1
+
+
+def raw_rows(place: Location, shard: Any) -> int:
+    with client(place).open_reader(shard) as reader:
+        return reader.snapshot((client(place).recent_upper(shard).time or 0) - 1).to_arrow().num_rows

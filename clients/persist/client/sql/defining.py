@@ -3,10 +3,11 @@
 Source: collections: the flow of DDL.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -19,7 +20,9 @@ from persist.client.sql.parse.text import one
 from persist.client.sql.querying import Queries
 from persist.core.catalog.ddl import statements as ddl
 from persist.core.data.schema import Schema
+from persist.redaction import scrub
 
+_SECRET: Final = re.compile(r"passw|secret|token|credential|@", re.IGNORECASE)
 _DEFINING = ddl.CreateTable | ddl.CreateIndex | ddl.CreateHold | ddl.CreateSink
 
 
@@ -116,8 +119,11 @@ async def beginning_now(defines: Sequence[Defined], queries: Queries) -> list[dd
 
 
 def _created(source: ddl.CreateSource) -> str:
-    """The command that makes a source. Values of options, of which any may be secret, are left to who typed them."""
-    given = " ".join(f"-o {shlex.quote(name)}=…" for name, _ in source.options)
+    """The command that makes a source. Where secrets may be, values are left to who typed them."""
+    given = " ".join(
+        f"-o {shlex.quote(name)}=…" if _may_be_secret(name, value) else f"-o {shlex.quote(f'{name}={value}')}"
+        for name, value in source.options
+    )
     return f"persist source create {shlex.quote(source.name.item)} --type {source.type} {given}".rstrip()
 
 
@@ -132,3 +138,8 @@ def _schema(columns: pa.Schema) -> Schema:
         twice = next(name for name in columns.names if columns.names.count(name) > 1)
         raise SqlError("two columns of one name", hint="name them: SELECT a.id AS a_id, …", column=twice)
     return Schema(columns)
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    """Whether its name says so, or it has a part for one: before an @, or as a setting in a list."""
+    return _SECRET.search(f"{name}={value}") is not None or scrub(value) != value

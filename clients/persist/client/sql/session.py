@@ -348,7 +348,10 @@ class SqlSession(Closes):
         assert statement.table is not None
         schema = await self._changes.schema(self._work, statement.table)
         rows = await users(runtime, copying.read, statement, schema)
-        columns = statement.columns or (tuple(rows.schema.names) if statement.named else ())
+        # A file's header has no quotes: as a name without them, it means a column in any case.
+        known = {field.name for field in (*schema.key, *schema.val)}
+        header = (name if name in known else name.lower() for name in rows.schema.names)
+        columns = statement.columns or (tuple(header) if statement.named else ())
         done = await self._change(s.InsertRows(statement.table, columns, rows))
         return Result(f"COPY {rows.num_rows}", ts=done.ts)
 

@@ -1,5 +1,6 @@
 """What a pipeline counts, asked for over HTTP, and what the status warns of, on a real PostgreSQL."""
 
+import threading
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
@@ -80,12 +81,13 @@ def test_another_ingester_that_is_first_is_counted(here: Location, shop: Any) ->
         two.step()
         counted = [one.figures.exports["public.good"].rows, one.figures.exports["public.good"].first]
         shop.run("INSERT INTO good VALUES (2, 'b')")
-        read = two._append
+        read, alone = two._append, threading.Lock()
 
         def late(name: str, done: Any, upper: Any) -> bool:
-            # What two is about to append is durable by then.
-            while one.step().upper.less_than(upper):
-                pass
+            # What two is about to append is durable by then. It appends exports side by side; one is for one thread.
+            with alone:
+                while one.step().upper.less_than(upper):
+                    pass
             return read(name, done, upper)
 
         two._append = late  # type: ignore[method-assign]
