@@ -126,7 +126,9 @@ def covering(batches: Sequence[HollowBatch]) -> Description:
 
 
 def step_of(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
-    """The next step of a batch; None for one run, and where one key fills more parts than a claim describes.
+    """The next step of a batch.
+
+    None for one run, for more runs than a claim describes two parts of, and where one key fills more than it describes.
 
     Remembered with the batch, as it is asked for after every commit.
     """
@@ -150,7 +152,10 @@ def _step(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
 
 
 def _taking(batch: HollowBatch, most: int, described: int) -> RangeStep | None:
-    """The step that takes ``most`` parts, or fewer; None when none of these lies before the key of the next one."""
+    """The step that takes ``most`` parts, or fewer.
+
+    None when none of these lies before the key of the next one, or they are fewer than two of each run.
+    """
     starts = [_merged_so_far(batch), *[0] * (len(batch.runs) - 1)]
     taken: list[tuple[bytes, int]] = []
     size, below = 0, None
@@ -160,6 +165,9 @@ def _taking(batch: HollowBatch, most: int, described: int) -> RangeStep | None:
             below = key[:KEY_BYTES]
             break
         taken.append((key, run))
+    if below is not None and len(taken) < 2 * len(batch.runs):
+        # So many runs that a message does not describe two parts of each: nearly all that it took would be cut.
+        return None
     counts = Counter(run for key, run in taken if below is None or key < below)
     if not any(counts[run] for run in range(1, len(batch.runs))):
         return None

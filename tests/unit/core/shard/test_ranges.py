@@ -321,6 +321,21 @@ def test_a_step_takes_as_many_parts_as_it_may_and_cuts_one_of_each_run_at_most()
     assert [piece.at for piece in step.pieces] == [0, 0, 0]
 
 
+def test_a_batch_of_more_runs_than_a_claim_describes_by_two_keeps_them() -> None:
+    """Each step would cut nearly all that it takes, and write it again: runs of one part each, of all keys."""
+    shard = Shard()
+    runs = [
+        Run(parts=shard.parts([(b"%02d" % number, "v", 0, 1), (b"z%02d" % number, "v", 0, 1)], ONE))
+        for number in range(30)
+    ]
+    batch = HollowBatch(desc=Description(lower=Antichain.of(0), upper=Antichain.of(1)), runs=tuple(runs))
+    bounds = bounds_of(3, claim_parts=100, step_parts=4)
+    at_once = step_of(batch, bounds)
+    assert at_once is not None
+    assert at_once.below is None
+    assert step_of(batch, dataclasses.replace(bounds, described=batch.described_bytes // 2)) is None
+
+
 def test_a_step_that_is_too_large_has_a_half_until_it_is_the_least() -> None:
     one, step = planned(adding("u"), adding("v"), most=10)
     view, sizes = taken(one, step), [10]
