@@ -1906,6 +1906,8 @@ class ClaimCompactionRequest(_message.Message):
     TAKEOVER_MS_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    ASIDE_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     owner: _builtins.str
@@ -1916,6 +1918,16 @@ class ClaimCompactionRequest(_message.Message):
     """whole: compact everything no other process is compacting, worth it or not."""
     steps: _builtins.bool
     """steps: the claimant carries out steps, too. What is too large to be merged at once is left alone otherwise."""
+    @_builtins.property
+    def before(self) -> _types_pb2.Antichain:
+        """before: only batches that begin before this are compacted. Not set: all."""
+
+    @_builtins.property
+    def aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """aside: fingerprints of claims, or of batches in them, that failed: 16 bytes each, at most 256. They are claimed when
+        nothing else is left.
+        """
+
     def __init__(
         self,
         *,
@@ -1924,10 +1936,12 @@ class ClaimCompactionRequest(_message.Message):
         takeover_ms: _builtins.int = ...,
         whole: _builtins.bool = ...,
         steps: _builtins.bool = ...,
+        before: _types_pb2.Antichain | None = ...,
+        aside: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "shard_id", b"shard_id", "steps", b"steps", "takeover_ms", b"takeover_ms", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aside", b"aside", "before", b"before", "owner", b"owner", "shard_id", b"shard_id", "steps", b"steps", "takeover_ms", b"takeover_ms", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -287,6 +287,15 @@ def _call(message: AnyMessage, name: str) -> c.Call:
     )
 
 
+def _set_frontier(message: AnyMessage, name: str, value: Antichain | None) -> None:
+    if value is not None:
+        getattr(message, name).CopyFrom(wire_batch.antichain_to_proto(value))
+
+
+def _optional_frontier(message: AnyMessage, name: str) -> Antichain | None:
+    return wire_batch.antichain_from_proto(getattr(message, name)) if message.HasField(name) else None
+
+
 def _set_token(message: AnyMessage, name: str, value: Token | None) -> None:
     setattr(message, name, value or "")
 
@@ -344,6 +353,7 @@ _KINDS: Final[Mapping[Any, _Kind]] = {
     c.Call: _Kind(_set_call, _call),
     c.Call | None: _Kind(_set_call, _optional_call),
     Antichain: _Kind(_copy(wire_batch.antichain_to_proto), _present(wire_batch.antichain_from_proto)),
+    Antichain | None: _Kind(_set_frontier, _optional_frontier),
     HollowBatch: _Kind(_copy(wire_batch.batch_to_proto), _present(wire_batch.batch_taken_in)),
     c.SchemaEntry: _Kind(_copy(wire_batch.schema_entry_to_proto), _present(wire_batch.schema_entry_from_proto)),
     tuple[bytes, ...]: _Kind(_extend(bytes), _each(bytes)),

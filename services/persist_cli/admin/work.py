@@ -49,14 +49,17 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         while True:
             told = 0
             result = await compactor.compact(
-                shard, owner, whole=whole, report=lambda progress: report(progress.rows_written)
+                shard,
+                owner,
+                whole=whole,
+                before=state.upper,
+                report=lambda progress: report(progress.rows_written),
             )
             if result is None or not result.applied:
                 break
             done.append(result)
             if result.steps_left:
                 continue
-            # A shard that is written to always has more to merge into one run.
             if whole and is_merged(state.upper, result.desc, merged):
                 break
             merged.append(result.desc)

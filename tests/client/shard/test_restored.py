@@ -14,6 +14,7 @@ from persist.client.shard.location import Location
 from persist.core.catalog.kinds import SYSTEM_CONFIGURATION
 from persist.core.catalog.objects import SystemConfiguration, SystemConfigurationKey
 from persist.core.shard.commands import ClaimCompaction, FenceWriters
+from persist.core.shard.compaction import Wanted
 from persist.core.shard.state import State
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import HistoryRewound, LeaseExpired
@@ -208,8 +209,8 @@ async def test_new_writers_and_compactors_begin_behind_a_fence_of_a_clock_ahead(
             await waiting.append(table([(9, "zombie", 9, 1)]), 10)
         compactor = Compactor(address.behind, address.behind)
         with pytest.raises(LeaseExpired, match="fence"):
-            await compactor.claim(shard, compactor.new_owner(), whole=True)
-        assert await compactor.claim(shard, compactor.new_owner(), whole=True) is not None
+            await compactor.claim(shard, compactor.new_owner(), wanted=Wanted(whole=True))
+        assert await compactor.claim(shard, compactor.new_owner(), wanted=Wanted(whole=True)) is not None
         await compactor.close()
 
 

@@ -12,6 +12,7 @@ from client.support import Place, client_of
 
 from persist import ShardId
 from persist.core.shard.commands import CompactionClaimed
+from persist.core.shard.compaction import Wanted
 from persist.machine.compaction.compactor import Compactor
 from persist.settings import Settings
 
@@ -37,8 +38,8 @@ class Told(Compactor):
 
     renewed: Any = None
 
-    async def claim(self, shard: Any, owner: Any, *, whole: bool) -> CompactionClaimed | None:
-        outcome = await super().claim(shard, owner, whole=whole)
+    async def claim(self, shard: Any, owner: Any, *, wanted: Wanted) -> CompactionClaimed | None:
+        outcome = await super().claim(shard, owner, wanted=wanted)
         if outcome is not None and owner != self.renewed:
             self.renewed = owner
             say("claimed")

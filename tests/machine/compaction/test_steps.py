@@ -18,6 +18,7 @@ from machine.support import new_shard
 from persist.core.ids import ShardId
 from persist.core.shard.batch import described_bytes
 from persist.core.shard.commands import LostParts, TakeOutParts
+from persist.core.shard.compaction import Wanted
 from persist.errors import CorruptData
 from persist.machine.compaction.compactor import Compacted, Compactor, SetAside
 from persist.retry.deadline import Deadline
@@ -152,7 +153,7 @@ async def test_a_step_whose_result_is_too_large_is_begun_again_as_half_of_it():
         reader = await grown(client, shard, ledger, batches=2)
         claims = Compactor(client._location.shards, client._location)
         owner = claims.new_owner()
-        claim = await claims.claim(shard, owner, whole=True)
+        claim = await claims.claim(shard, owner, wanted=Wanted(whole=True))
         assert claim is not None
         assert claim.step is not None
         few = 3 * max(described_bytes(part) for part in claim.batches[0].parts)

@@ -17,6 +17,7 @@ from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run
 from persist.core.shard.commands import CompactionClaimed
+from persist.core.shard.compaction import Wanted
 from persist.errors import InvalidArgument, LeaseExpired, LocationError, PersistError
 from persist.machine.compaction.compactor import Compacted, Compactor, batch_of
 from persist.machine.parts.budget import Budget
@@ -85,7 +86,7 @@ class Compaction(Stays):
         self._owner = owner
         self._claim = claim
         self._compactor = Compactor(location.shards, location, steps=False)
-        self._keeping = location.tasks.start(self._compactor.keep(shard, owner, claim, whole=True))
+        self._keeping = location.tasks.start(self._compactor.keep(shard, owner, claim, wanted=Wanted(whole=True)))
         self._layout: list[Part | int] = []
         self._pieces: list[CompactionPiece] = []
         self._offered = False
@@ -101,11 +102,11 @@ class Compaction(Stays):
         compactor = Compactor(location.shards, location, steps=False)
         owner = compactor.new_owner()
         try:
-            claim = await compactor.claim(shard, owner, whole=True)
+            claim = await compactor.claim(shard, owner, wanted=Wanted(whole=True))
         except LeaseExpired:
             # Fenced off by a clock further ahead, of which the next name takes account.
             owner = compactor.new_owner()
-            claim = await compactor.claim(shard, owner, whole=True)
+            claim = await compactor.claim(shard, owner, wanted=Wanted(whole=True))
         return None if claim is None else cls(location, shard, owner, claim)
 
     @property

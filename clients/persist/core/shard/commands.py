@@ -418,13 +418,19 @@ class ClaimCompaction(Command["CompactionClaimed | NothingToCompact"]):
 
     ``owner`` is the writer under whose id the result will be written. A claim older than ``takeover_ms`` counts as
     abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not. ``steps``: the claimant
-    carries out steps, too; what is too large to be merged at once is left alone otherwise.
+    carries out steps, too; what is too large to be merged at once is left alone otherwise. ``before``: of batches that
+    begin before it only, so that a request ends at a shard that is written to always. ``aside``: fingerprints of claims,
+    or of batches in them, that failed: they are claimed when nothing else is left.
+
+    Raises InvalidArgument (the takeover time, or what is left aside), LeaseExpired (the owner was fenced off).
     """
 
     owner: WriterId
     takeover_ms: int
     whole: bool = False
     steps: bool = False
+    before: Antichain | None = None
+    aside: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliabi
 """
 
 import bisect
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch, Part
-from persist.core.shard.ranges import Bounds, RangeStep, joinable, joined_batch, step_of, taken
+from persist.core.shard.ranges import Bounds, RangeStep, joinable, joined_batch, may_step, settled_by, step_of, taken
 from persist.core.shard.state import STEPS_FORMAT
 from persist.core.shard.trace import Claim, SpineBatch, Trace, free, joined, settled, spine_batch
 
@@ -33,6 +34,9 @@ CLAIM_BYTES_MAX: Final = 5 << 19
 """What the descriptions of those parts take: they travel in one message."""
 MERGED_BYTES_MAX: Final = 7 << 19
 """What the description of a merge's result may take: it travels in one message, and is committed as one value."""
+ASIDE_MAX: Final = 256
+"""So many batches can a claimant leave to others."""
+_JOINS: Final = "_joins"
 
 
 def bounds_of(
@@ -59,18 +63,56 @@ class Work:
     step: RangeStep | None = None
 
 
-def worth_compacting(each: SpineBatch, since: Antichain, bounds: Bounds) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a claimant takes on. ``whole``: anything, worth it or not. ``before``: none but batches that begin before it.
+
+    ``aside``: fingerprints of batches, or of what a step takes, that it leaves alone while there is anything else.
+    """
+
+    whole: bool = False
+    before: Antichain | None = None
+    aside: frozenset[bytes] = frozenset()
+
+    def of(self, each: SpineBatch) -> SpineBatch | None:
+        """Those batches of a spine batch that it may be about; None when it is about none."""
+        if self.before is None or self.before.is_empty:
+            return each
+        count = bisect.bisect_left(each.batches, self.before.elements[0], key=_begin)
+        if count == len(each.batches):
+            return each
+        return spine_batch(each.lo, each.hi, each.batches[:count], claim=each.claim) if count else None
+
+    @property
+    def anyhow(self) -> "Wanted":
+        """The same with nothing left aside."""
+        return replace(self, aside=frozenset())
+
+
+ANYTHING: Final = Wanted()
+
+
+def worth_compacting(each: SpineBatch, since: Antichain, bounds: Bounds, wanted: Wanted = ANYTHING) -> bool:
     """Whether it has many batches or runs, or few with many rows, and some of them can become one."""
     # Asked after every commit: many batches must not be looked at one by one.
     count = len(each.batches)
     due = count >= INPUTS_MIN or (count > 1 and each.rows >= ROWS_MIN)
     if not due:
         due = sum([max(1, len(batch.runs)) for batch in each.batches]) >= INPUTS_MIN
-    if due and _start(each.batches, bounds) is not None:
+    if due and _start(each.batches, bounds, wanted.aside) is not None:
         return True
-    return _is_large(each, bounds) and (
-        _has_step(each.batches, bounds) or _joined(each.batches, since, bounds) is not None
-    )
+    return _has_large(each, since, bounds, wanted)
+
+
+def _has_large(each: SpineBatch, since: Antichain, bounds: Bounds, wanted: Wanted) -> bool:
+    """Whether there is a step, or a join, to be done in it."""
+    if not _is_large(each, bounds):
+        return False
+    if wanted.aside:
+        stepped = _next_step(each.batches, bounds, wanted.aside) is not None
+    else:
+        stepped = any([_is_stepped(batch, bounds) for batch in each.batches])
+    return stepped or _to_join(each.batches, since, bounds, wanted) is not None
 
 
 def _is_large(each: SpineBatch, bounds: Bounds) -> bool:
@@ -86,8 +128,14 @@ def _is_begun(batch: HollowBatch) -> bool:
     return len(batch.runs) > 1 and batch.desc.since != MINIMUM
 
 
-def _has_step(batches: tuple[HollowBatch, ...], bounds: Bounds) -> bool:
-    return any(_step_of(batch, bounds) is not None for batch in batches)
+def _next_step(batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes]) -> Work | None:
+    for batch in batches:
+        step = _step_of(batch, bounds)
+        if step is not None:
+            view = taken(batch, step)
+            if not (aside and view.fingerprint in aside):
+                return Work(batches=(view,), step=step)
+    return None
 
 
 def _step_of(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
@@ -102,53 +150,97 @@ def _is_stepped(batch: HollowBatch, bounds: Bounds) -> bool:
     return _step_of(batch, bounds) is not None
 
 
-def _joined(
-    batches: tuple[HollowBatch, ...], since: Antichain, bounds: Bounds, *, whole: bool = False
-) -> tuple[HollowBatch, ...] | None:
-    """The batches with some that are worth it joined to one that has a step; None when none are."""
-    found = joinable(batches, since, whole=whole)
-    if found is None:
+@dataclass(frozen=True, slots=True)
+class _Joins:
+    """What was found of some batches, ``settled`` of which since had passed."""
+
+    batches: tuple["weakref.ref[HollowBatch]", ...]
+    settled: int
+    found: tuple[int, int] | None
+
+    def is_of(self, batches: tuple[HollowBatch, ...], settled: int) -> bool:
+        if settled != self.settled or len(batches) != len(self.batches):
+            return False
+        return all([ref() is batch for ref, batch in zip(self.batches, batches, strict=True)])
+
+
+def _to_join(
+    batches: tuple[HollowBatch, ...], since: Antichain, bounds: Bounds, wanted: Wanted
+) -> tuple[int, int] | None:
+    """Where those begin that are worth joining to one that has a step, and how many; None when none are.
+
+    Remembered with the first batch, as it is asked for after every commit.
+    """
+    if len(batches) < 2:
         return None
-    at, count = found
-    one = joined_batch(batches[at : at + count])
-    return (*batches[:at], one, *batches[at + count :]) if _is_stepped(one, bounds) else None
+    if wanted.aside:
+        return _looked_up(batches, since, bounds, wanted)
+    known: dict[tuple[Bounds, bool], _Joins] = batches[0].__dict__.setdefault(_JOINS, {})
+    key, settled = (bounds, wanted.whole), settled_by(batches, since)
+    joins = known.get(key)
+    if joins is None or not joins.is_of(batches, settled):
+        found = _looked_up(batches, since, bounds, wanted)
+        known[key] = joins = _Joins(tuple(map(weakref.ref, batches)), settled, found)
+    return joins.found
 
 
-def work_of(each: SpineBatch, bounds: Bounds) -> Work | None:
-    """What a claim on it is about: what fits one claim, or else the next step of what does not; None for neither."""
-    batches = mergeable(each.batches, bounds)
-    if batches:
-        return Work(batches=batches)
-    for batch in each.batches:
-        step = _step_of(batch, bounds)
-        if step is not None:
-            return Work(batches=(taken(batch, step),), step=step)
+def _looked_up(
+    batches: tuple[HollowBatch, ...], since: Antichain, bounds: Bounds, wanted: Wanted
+) -> tuple[int, int] | None:
+    def apart(batch: HollowBatch) -> bool:
+        return _is_apart(batch, bounds, wanted.aside)
+
+    for at, count in joinable(batches, since, whole=wanted.whole, apart=apart):
+        row = batches[at : at + count]
+        if may_step(row, bounds) and _is_stepped(joined_batch(row), bounds):
+            return at, count
     return None
 
 
+def _is_apart(batch: HollowBatch, bounds: Bounds, aside: frozenset[bytes]) -> bool:
+    """Whether it is merged with no other batch: in steps, or not by this claimant."""
+    return _is_stepped(batch, bounds) or (bool(aside) and batch.fingerprint in aside)
+
+
+def work_of(each: SpineBatch, bounds: Bounds, aside: frozenset[bytes] = frozenset()) -> Work | None:
+    """What a claim on it is about: what fits one claim, or else the next step of what does not; None for neither."""
+    batches = mergeable(each.batches, bounds, aside)
+    return Work(batches=batches) if batches else _next_step(each.batches, bounds, aside)
+
+
 def prepared(
-    trace: Trace, each: SpineBatch, bounds: Bounds, *, whole: bool = False
+    trace: Trace, each: SpineBatch, bounds: Bounds, wanted: Wanted = ANYTHING
 ) -> tuple[Trace, SpineBatch, Work] | None:
     """The trace with a spine batch made ready for its claim, that spine batch, and what there is to do.
 
     Large batches are joined when nothing else is to be done. None: there is nothing.
     """
-    work = work_of(each, bounds)
-    if work is None and _is_large(each, bounds):
-        batches = _joined(each.batches, trace.since, bounds, whole=whole)
-        if batches is not None:
-            with_one = spine_batch(each.lo, each.hi, batches, level=each.level, claim=each.claim)
-            trace, each = replace(trace, spine=_replaced(trace.spine, each, with_one)), with_one
-            work = work_of(each, bounds)
+    view = wanted.of(each)
+    if view is None:
+        return None
+    work = work_of(view, bounds, wanted.aside)
+    found = _to_join(view.batches, trace.since, bounds, wanted) if work is None and _is_large(view, bounds) else None
+    if found is not None:
+        at, count = found
+        one = joined_batch(each.batches[at : at + count])
+        batches = (*each.batches[:at], one, *each.batches[at + count :])
+        with_one = spine_batch(each.lo, each.hi, batches, level=each.level, claim=each.claim)
+        trace, each = replace(trace, spine=_replaced(trace.spine, each, with_one)), with_one
+        work = _next_step((one,), bounds, wanted.aside)
+    if work is None and wanted.aside:
+        # Nothing else is left: whether any of it can be merged meanwhile is the claimant's to know.
+        return prepared(trace, each, bounds, wanted.anyhow)
     return None if work is None else (trace, each, work)
 
 
-def mergeable(batches: tuple[HollowBatch, ...], bounds: Bounds) -> tuple[HollowBatch, ...]:
+def mergeable(
+    batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes] = frozenset()
+) -> tuple[HollowBatch, ...]:
     """The first adjacent batches that can become one: as many as one message and one commit can describe.
 
-    Empty: each two of them are too large together. What is merged in steps is none of them.
+    Empty: each two of them are too large together. What is merged in steps is none of them, nor what is set ``aside``.
     """
-    start = _start(batches, bounds)
+    start = _start(batches, bounds, aside)
     if start is None:
         return ()
     parts = size = 0
@@ -156,21 +248,21 @@ def mergeable(batches: tuple[HollowBatch, ...], bounds: Bounds) -> tuple[HollowB
         parts += batch.part_count
         # What describes a large one takes long to count, and is not needed.
         size += 0 if parts > bounds.claim_parts else batch.described_bytes
-        if parts > bounds.claim_parts or size > bounds.described or _is_stepped(batch, bounds):
+        if parts > bounds.claim_parts or size > bounds.described or _is_apart(batch, bounds, aside):
             return batches[start:end]
     return batches[start:]
 
 
-def _start(batches: tuple[HollowBatch, ...], bounds: Bounds) -> int | None:
+def _start(batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes] = frozenset()) -> int | None:
     """Where the first begin that can become one. Rarely looks at more than two."""
     for at, batch in enumerate(batches):
-        if _is_stepped(batch, bounds):
+        if _is_apart(batch, bounds, aside):
             continue
         # A truncated one must be whole before it is joined to others.
         if (len(batches) == 1 or len(batch.runs) > 1 or batch.truncated) and _fits(bounds, batch):
             return at
         after = batches[at + 1] if at + 1 < len(batches) else None
-        if after is not None and _fits(bounds, batch, after) and not _is_stepped(after, bounds):
+        if after is not None and _fits(bounds, batch, after) and not _is_apart(after, bounds, aside):
             return at
     return None
 
@@ -183,7 +275,7 @@ def _fits(bounds: Bounds, *batches: HollowBatch) -> bool:
 def compaction_due(trace: Trace, now_ms: int, takeover_ms: int, bounds: Bounds = WHOLE) -> bool:
     """Something is worth compacting and no process is at it."""
     return any(
-        worth_compacting(each, trace.since, bounds) and free(each.claim, now_ms, takeover_ms) for each in trace.spine
+        free(each.claim, now_ms, takeover_ms) and worth_compacting(each, trace.since, bounds) for each in trace.spine
     )
 
 
@@ -192,13 +284,19 @@ def claimed_by(trace: Trace, owner: str) -> SpineBatch | None:
     return next((each for each in trace.spine if each.claim is not None and each.claim.owner == owner), None)
 
 
-def most_worth(trace: Trace, now_ms: int, takeover_ms: int, bounds: Bounds = WHOLE) -> SpineBatch | None:
+def most_worth(
+    trace: Trace, now_ms: int, takeover_ms: int, bounds: Bounds = WHOLE, wanted: Wanted = ANYTHING
+) -> SpineBatch | None:
     """The spine batch whose compaction removes most batches for readers. So steps of large ones come last."""
     idle = [
         each
         for each in trace.spine
-        if worth_compacting(each, trace.since, bounds) and free(each.claim, now_ms, takeover_ms)
+        if free(each.claim, now_ms, takeover_ms)
+        and (view := wanted.of(each)) is not None
+        and worth_compacting(view, trace.since, bounds, wanted)
     ]
+    if not idle and wanted.aside:
+        return most_worth(trace, now_ms, takeover_ms, bounds, wanted.anyhow)
     return max(idle, key=lambda each: (len(each.batches), -each.rows), default=None)
 
 
@@ -207,18 +305,39 @@ def claimed(trace: Trace, chosen: SpineBatch, claim: Claim) -> Trace:
     return replace(trace, spine=_replaced(trace.spine, chosen, replace(chosen, claim=claim)))
 
 
-def gathered(trace: Trace, now_ms: int, takeover_ms: int, bounds: Bounds = WHOLE) -> tuple[Trace, SpineBatch] | None:
-    """The trace with everything that is free joined, as far as it is adjacent, and the largest that has work in it."""
+def gathered(
+    trace: Trace, now_ms: int, takeover_ms: int, bounds: Bounds = WHOLE, wanted: Wanted = ANYTHING
+) -> tuple[Trace, SpineBatch] | None:
+    """The trace with everything that is free joined, as far as it is adjacent, and the largest that has work in it.
+
+    What is one run already, and would only have its times advanced, comes last: the least advanced first.
+    """
     groups: list[list[SpineBatch]] = []
     for each in trace.spine:
-        if groups and free(each.claim, now_ms, takeover_ms) and free(groups[-1][-1].claim, now_ms, takeover_ms):
+        near = groups and wanted.of(each) is not None
+        if near and free(each.claim, now_ms, takeover_ms) and free(groups[-1][-1].claim, now_ms, takeover_ms):
             groups[-1].append(each)
         else:
             groups.append([each])
     spine = tuple(group[0] if len(group) == 1 else joined(tuple(group)) for group in groups)
-    idle = [each for each in spine if free(each.claim, now_ms, takeover_ms) and _has_work(each, trace.since, bounds)]
-    chosen = max(idle, key=lambda each: each.rows, default=None)
-    return None if chosen is None else (replace(trace, spine=spine), chosen)
+    idle = [
+        (each, view)
+        for each in spine
+        if free(each.claim, now_ms, takeover_ms)
+        and (view := wanted.of(each)) is not None
+        and _has_work(view, trace.since, bounds, wanted)
+    ]
+    if not idle:
+        return gathered(trace, now_ms, takeover_ms, bounds, wanted.anyhow) if wanted.aside else None
+    chosen, _ = max(idle, key=lambda pair: (_last_resort(pair[1]), pair[1].rows))
+    return replace(trace, spine=spine), chosen
+
+
+def _last_resort(each: SpineBatch) -> tuple[bool, int]:
+    """Where it stands among what is to be compacted whole: the greatest goes first."""
+    batch = each.batches[0]
+    merges = len(each.batches) > 1 or len(batch.runs) > 1 or batch.inline_bytes > 0 or batch.truncated
+    return merges, 0 if merges else -(batch.desc.since.time or 0)
 
 
 def released(trace: Trace, owner: str) -> Trace | None:
@@ -310,11 +429,11 @@ def owner_of(owner: WriterId, *, now_ms: int, seqno: int) -> Claim:
     return Claim(start_ms=now_ms, seqno=seqno, owner=owner)
 
 
-def _has_work(each: SpineBatch, since: Antichain, bounds: Bounds) -> bool:
+def _has_work(each: SpineBatch, since: Antichain, bounds: Bounds, wanted: Wanted) -> bool:
     """Whether it is anything else than one run of parts in Blob with times fully advanced, and can be made one."""
-    startable = _start(each.batches, bounds) is not None
+    startable = _start(each.batches, bounds, wanted.aside) is not None
     if not startable and _is_large(each, bounds):
-        return _has_step(each.batches, bounds) or _joined(each.batches, since, bounds, whole=True) is not None
+        return _has_large(each, since, bounds, replace(wanted, whole=True))
     if len(each.batches) > 1 or not startable:
         return startable
     [batch] = each.batches

@@ -9,9 +9,9 @@ Source: docs/adr/0026; persist-semantics.md section 2.4; reliability.md I7.
 import bisect
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -27,6 +27,7 @@ RUNS_MAX: Final = 16
 RETRACTED_MIN: Final = 16
 """Fewer are worth it when later ones take back one of so many rows: twice as much can go."""
 _STEP: Final = "_step"
+_HEADS: Final = "_heads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,35 +71,50 @@ class RangeStep:
 # ---- joining -----------------------------------------------------------------------------------------------------
 
 
-def joinable(batches: Sequence[HollowBatch], since: Antichain, *, whole: bool = False) -> tuple[int, int] | None:
-    """Where adjacent batches begin that are worth joining, and how many. None of them fit one claim together.
+def joinable(
+    batches: Sequence[HollowBatch],
+    since: Antichain,
+    *,
+    whole: bool = False,
+    apart: Callable[[HollowBatch], bool] = lambda batch: False,
+) -> Iterator[tuple[int, int]]:
+    """Where adjacent batches begin that are worth joining, and how many, the best choice first.
 
     They are worth it when what later ones take back lets an eighth of their rows go, or when they are many runs.
-    ``whole``: any two are.
+    ``whole``: any two are. ``apart``: what is joined to nothing. None of them fit one claim together.
     """
     for start in range(len(batches) - 1):
         rows = taken_back = runs = 0
         for end, batch in enumerate(islice(batches, start, None), start):
             runs += len(batch.runs)
-            if batch.truncated or (runs > RUNS_MAX and end > start + 1):
+            if batch.truncated or apart(batch) or (runs > RUNS_MAX and end > start + 1):
                 break
             rows += batch.rows
             # What was taken back at a time beyond since cancels nothing yet.
             taken_back += batch.retractions if end > start and batch.desc.upper.less_equal(_beyond(since)) else 0
             if end > start and runs > 1 and (whole or runs >= RUNS_MIN or taken_back * RETRACTED_MIN >= max(1, rows)):
-                more = _longest(batches, start, end) if whole or runs >= RUNS_MIN else end
-                return start, more - start + 1
-    return None
+                most = _longest(batches, start, end, apart) if whole or runs >= RUNS_MIN else end
+                # The last ones may be what keeps all of them from having a step.
+                yield from ((start, last - start + 1) for last in range(most, end - 1, -1))
+                break
 
 
-def _longest(batches: Sequence[HollowBatch], start: int, end: int) -> int:
+def _longest(
+    batches: Sequence[HollowBatch], start: int, end: int, apart: Callable[[HollowBatch], bool]
+) -> int:
     """The last batch to join from ``start`` on, ``end`` or a later one."""
     runs = sum(len(batch.runs) for batch in batches[start : end + 1])
     for at in range(end + 1, len(batches)):
         runs += len(batches[at].runs)
-        if batches[at].truncated or runs > RUNS_MAX:
+        if batches[at].truncated or apart(batches[at]) or runs > RUNS_MAX:
             return at - 1
     return len(batches) - 1
+
+
+def settled_by(batches: Sequence[HollowBatch], since: Antichain) -> int:
+    """How many batches ``since`` has passed: all that it says to ``joinable``."""
+    beyond = _beyond(since)
+    return sum([batch.desc.upper.less_equal(beyond) for batch in batches])
 
 
 def _beyond(since: Antichain) -> Antichain:
@@ -140,7 +156,45 @@ def step_of(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
     return known[bounds]
 
 
+def may_step(batches: Sequence[HollowBatch], bounds: Bounds) -> bool:
+    """Whether the batches, as one, may have a step. False: one key, as far as bounds show, fills more than a claim.
+
+    Costs a look at each batch, once, and next to nothing after that.
+    """
+    heads = [head for batch in batches for head in _heads(batch, bounds)][1:]
+    if not heads:
+        return False
+    key = min(heads)[0]
+    # What lies before it in the first run alone is no step: nothing of a later run goes with it.
+    count = sum([each[1] for each in heads if each[0] == key])
+    size = sum([each[2] for each in heads if each[0] == key])
+    most = max(bounds.claim_parts, bounds.step_parts, 2 * (len(heads) + 1))
+    return count <= most and (size <= bounds.described or count <= 2)
+
+
+def _heads(batch: HollowBatch, bounds: Bounds) -> tuple[tuple[bytes, int, int], ...]:
+    """For each run the key at which it begins, and how many parts begin there: their count, and bytes to describe them.
+
+    Remembered with the batch.
+    """
+    known: dict[Bounds, tuple[tuple[bytes, int, int], ...]] = batch.__dict__.setdefault(_HEADS, {})
+    if bounds not in known:
+        known[bounds] = tuple([_head(run, bounds) for run in batch.runs])
+    return known[bounds]
+
+
+def _head(run: Run, bounds: Bounds) -> tuple[bytes, int, int]:
+    key, count, size = run.parts[0].key_lower[:KEY_BYTES], 0, 0
+    for part in run.parts:
+        if part.key_lower[:KEY_BYTES] != key or count > bounds.claim_parts or size > bounds.described:
+            break
+        count, size = count + 1, size + described_bytes(part)
+    return key, count, size
+
+
 def _step(batch: HollowBatch, bounds: Bounds) -> RangeStep | None:
+    if not may_step([batch], bounds):
+        return None
     # Two parts of each run at least: one that may be cut, and one that goes.
     most = max(bounds.step_parts, 2 * len(batch.runs))
     while True:
@@ -275,6 +329,9 @@ def misfit(batch: HollowBatch, step: RangeStep) -> str | None:
         end = by_run[number].at + by_run[number].count if number in by_run else 0
         if end < len(run.parts) and (step.below is None or run.parts[end].key_lower < step.below):
             return "it leaves a part behind that begins before its end"
+    below = step.below
+    if below is not None and any(part.key_lower >= below for each in step.pieces for part in _at(batch, each)):
+        return "it takes a part that begins beyond its end"
     return None
 
 
@@ -293,6 +350,10 @@ def unlike(batch: HollowBatch, step: RangeStep, output: HollowBatch, since: Anti
         return "it has more rows than its pieces"
     if sum(part.diffs_sum for part in output.parts) != sum(part.diffs_sum for part in before):
         return "its diffs have another sum than those of its pieces"
+    if _stays(batch, step, output):
+        return "it names a part that stays in its batch"
+    if not _in_order(batch, step, output):
+        return "its parts are not in key order with those beside them"
     merged, *rests = output.runs
     below = step.below
     if below is None:
@@ -303,6 +364,28 @@ def unlike(batch: HollowBatch, step: RangeStep, output: HollowBatch, since: Anti
     if any(part.key_lower < below for run in rests for part in run.parts):
         return "what it left lies before its end"
     return None
+
+
+def _stays(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> bool:
+    """Whether the output has a part that the batch has outside the pieces."""
+    named = {part.key for part in output.parts} - {None}
+    pieces = {each.run: each for each in step.pieces}
+    for number, run in enumerate(batch.runs):
+        piece = pieces.get(number)
+        at, end = (piece.at, piece.at + piece.count) if piece else (0, 0)
+        if any(part.key in named for part in chain(run.parts[:at], run.parts[end:])):
+            return True
+    return False
+
+
+def _in_order(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> bool:
+    """Whether what comes in place of each piece begins at or after the part before it, and before the one after it."""
+    for each, come in zip(step.pieces, output.runs, strict=True):
+        there, end = batch.runs[each.run].parts, each.at + each.count
+        row = (*there[max(0, each.at - 1) : each.at], *come.parts, *there[end : end + 1])
+        if any(before.key_lower > after.key_lower for before, after in pairwise(row)):
+            return False
+    return True
 
 
 def _may_reach_beyond(part: Part, key: bytes) -> bool:

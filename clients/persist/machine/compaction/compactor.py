@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from persist.core.data.splits import KeyRange
-from persist.core.frontier import Description
+from persist.core.frontier import Antichain, Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run, described_bytes, fingerprint
 from persist.core.shard.commands import (
@@ -25,7 +25,7 @@ from persist.core.shard.commands import (
     MergeRefused,
     ReleaseCompaction,
 )
-from persist.core.shard.compaction import MERGED_BYTES_MAX
+from persist.core.shard.compaction import MERGED_BYTES_MAX, Wanted
 from persist.core.shard.ranges import halved
 from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageError
 from persist.machine.compaction.damage import Unmergeable, damaged, is_of_data
@@ -120,18 +120,21 @@ class Compactor:
         owner: WriterId,
         *,
         whole: bool = False,
+        before: Antichain | None = None,
         report: Report = lambda progress: None,
     ) -> Compacted | None:
         """Claim a compaction and carry it out; None when nothing is worth it.
 
-        ``whole``: all that no other process compacts, worth it or not. When it fails or is cancelled the claim is
-        released. Raises UsageError, LeaseExpired (the claim was taken over), CorruptData, LocationError.
+        ``whole``: all that no other process compacts, worth it or not. ``before``: only batches that begin before it,
+        so that repeating it ends. When it fails or is cancelled the claim is released. Raises UsageError, LeaseExpired
+        (the claim was taken over), CorruptData, LocationError.
         """
+        wanted = Wanted(whole=whole, before=before)
         try:
-            claim = await self.claim(shard, owner, whole=whole)
+            claim = await self.claim(shard, owner, wanted=wanted)
             if claim is None:
                 return None
-            return await self._fitting(shard, owner, claim, claim, whole=whole, report=report)
+            return await self._fitting(shard, owner, claim, claim, wanted=wanted, report=report)
         except BaseException:
             # Also when claiming failed or was cancelled: the claim may have been committed all the same.
             await self.release(shard, owner)
@@ -143,11 +146,12 @@ class Compactor:
         """As ``compact``, of what is due; but what cannot be merged is set aside, and all around it is merged.
 
         What was found damaged is logged, counted, and left alone for a while, longer each time. SetAside: nothing
-        else is left in what is claimed. The claim stays, so that no process tries before it is old: go on under another
+        else is left at the shard. The claim stays, so that no process tries before it is old: go on under another
         owner. Raises as ``compact``, when ``TRIES_PER_TURN`` merges failed or the last one did.
         """
+        wanted = Wanted(aside=self._damage.prints(shard))
         try:
-            claim = await self.claim(shard, owner, whole=False)
+            claim = await self.claim(shard, owner, wanted=wanted)
             if claim is None:
                 return None
             chosen = self._damage.workable(claim.batches)
@@ -156,7 +160,7 @@ class Compactor:
             for left in reversed(range(TRIES_PER_TURN)):
                 try:
                     work = claim if claim.step else replace(claim, batches=chosen)
-                    return await self._fitting(shard, owner, claim, work, whole=False, report=report)
+                    return await self._fitting(shard, owner, claim, work, wanted=wanted, report=report)
                 except Exception as error:
                     if not is_of_data(error):
                         raise
@@ -170,7 +174,7 @@ class Compactor:
         raise AssertionError("unreachable")
 
     def _set_aside(self, shard: ShardId, batches: Sequence[HollowBatch], error: Exception) -> None:
-        self._damage.note(batches)
+        self._damage.note(shard, batches)
         self._counts.count("persist_compaction_set_aside_total", by=len(batches))
         desc = _span(batches)
         fields = {"shard": shard, "lower": desc.lower, "upper": desc.upper, "kind": kind_of(error), "error": str(error)}
@@ -180,10 +184,17 @@ class Compactor:
         """Stop background work."""
         await self._tasks.close()
 
-    async def claim(self, shard: ShardId, owner: WriterId, *, whole: bool) -> CompactionClaimed | None:
+    async def claim(self, shard: ShardId, owner: WriterId, *, wanted: Wanted) -> CompactionClaimed | None:
         """The compaction the owner has claimed, now or before; None when nothing is worth it. Raises LocationError."""
         takeover_ms = self._place.settings.compaction_takeover_ms
-        command = ClaimCompaction(owner=owner, takeover_ms=takeover_ms, whole=whole, steps=self._steps)
+        command = ClaimCompaction(
+            owner=owner,
+            takeover_ms=takeover_ms,
+            whole=wanted.whole,
+            steps=self._steps,
+            before=wanted.before,
+            aside=tuple(sorted(wanted.aside)),
+        )
         attempts = self._place.attempts
         try:
             outcome = await attempts.repeat(
@@ -202,7 +213,7 @@ class Compactor:
         claim: CompactionClaimed,
         work: CompactionClaimed,
         *,
-        whole: bool,
+        wanted: Wanted,
         report: Report,
     ) -> Compacted:
         """Do ``work``, which is all or a part of the claim; or half of it for as long as the result is too large.
@@ -211,7 +222,7 @@ class Compactor:
         """
         while True:
             try:
-                return await self._carry_out(shard, owner, claim, work, whole=whole, report=report)
+                return await self._carry_out(shard, owner, claim, work, wanted=wanted, report=report)
             except RequestTooLarge:
                 less = _half(work)
                 if less is None:
@@ -225,7 +236,7 @@ class Compactor:
         claim: CompactionClaimed,
         work: CompactionClaimed,
         *,
-        whole: bool,
+        wanted: Wanted,
         report: Report,
     ) -> Compacted:
         """Merge what lies side by side among what is claimed."""
@@ -240,7 +251,7 @@ class Compactor:
             report(CompactionProgress(batches=len(chosen), rows=rows, bytes=size, rows_written=written))
 
         async def verify() -> None:
-            if not await self._holds(shard, owner, claim, whole=whole):
+            if not await self._holds(shard, owner, claim, wanted=wanted):
                 raise _lost(shard)
 
         report(CompactionProgress(batches=len(chosen), rows=rows, bytes=size))
@@ -254,7 +265,7 @@ class Compactor:
             on_part=_Described(self._described_max).add,
         )
         try:
-            output = await self._merged(merging, shard, owner, claim, work, whole=whole)
+            output = await self._merged(merging, shard, owner, claim, work, wanted=wanted)
         except BaseException:
             # Nothing names the parts, as no command did.
             await merging.discard()
@@ -282,13 +293,13 @@ class Compactor:
         claim: CompactionClaimed,
         work: CompactionClaimed,
         *,
-        whole: bool,
+        wanted: Wanted,
     ) -> HollowBatch:
         """What becomes of the work, made while the claim is kept fresh."""
         if work.step is None and not any(batch.rows for batch in work.batches):
             return batch_of(work, ())
         making = self._tasks.start(self._made(merging, work))
-        keeping = self._tasks.start(self.keep(shard, owner, claim, whole=whole))
+        keeping = self._tasks.start(self.keep(shard, owner, claim, wanted=wanted))
         try:
             await asyncio.wait({making, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not making.done():
@@ -324,16 +335,16 @@ class Compactor:
         reading = compaction_of([of], work.schemas, self._place.settings, work.since.time or 0)
         return await merging.merged(reading.narrowed(key_range=keys))
 
-    async def keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> None:
+    async def keep(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, wanted: Wanted) -> None:
         """Renew the claim every third of the time after which it counts as abandoned."""
         while True:
             await self._place.runtime.sleep(self._place.settings.compaction_takeover_ms / 3000)
-            if not await self._holds(shard, owner, claim, whole=whole):
+            if not await self._holds(shard, owner, claim, wanted=wanted):
                 raise _lost(shard)
 
-    async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, whole: bool) -> bool:
+    async def _holds(self, shard: ShardId, owner: WriterId, claim: CompactionClaimed, *, wanted: Wanted) -> bool:
         """Whether these batches are still claimed. SUBTLE: by now the claim may be on what replaced them."""
-        now = await self.claim(shard, owner, whole=whole)
+        now = await self.claim(shard, owner, wanted=wanted)
         if now is None or now.incarnation != claim.incarnation:
             return False
         return [*map(fingerprint, now.batches)] == [*map(fingerprint, claim.batches)]

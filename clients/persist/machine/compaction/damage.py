@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from persist.core.ids import ShardId
 from persist.core.shard.batch import HollowBatch, fingerprint
+from persist.core.shard.compaction import ASIDE_MAX
 from persist.errors import LeaseExpired, LocationError, UnsafeConfiguration
 from persist.runtime import Runtime
 
@@ -20,6 +22,7 @@ BATCHES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _BatchAside:
+    shard: ShardId
     until: float
     seconds: float
 
@@ -31,16 +34,24 @@ class Unmergeable:
         self._runtime = runtime
         self._aside: OrderedDict[bytes, _BatchAside] = OrderedDict()
 
-    def note(self, batches: Iterable[HollowBatch]) -> None:
-        """Leave these batches alone from now on, for longer than the last time."""
+    def note(self, shard: ShardId, batches: Iterable[HollowBatch]) -> None:
+        """Leave these batches of a shard alone from now on, for longer than the last time."""
         now = self._runtime.monotonic()
         for batch in batches:
             print_ = fingerprint(batch)
             before = self._aside.pop(print_, None)
             seconds = ASIDE_SECONDS if before is None else min(2 * before.seconds, ASIDE_SECONDS_MAX)
-            self._aside[print_] = _BatchAside(now + seconds, seconds)
+            self._aside[print_] = _BatchAside(shard, now + seconds, seconds)
             if len(self._aside) > BATCHES_MAX:
                 self._aside.popitem(last=False)
+
+    def prints(self, shard: ShardId) -> frozenset[bytes]:
+        """What is left alone now at a shard, for a claim of something else; of very many the last to be found."""
+        if not self._aside:
+            return frozenset()
+        now = self._runtime.monotonic()
+        found = [print_ for print_, each in self._aside.items() if each.shard == shard and each.until > now]
+        return frozenset(found[-ASIDE_MAX:])
 
     def workable(self, batches: tuple[HollowBatch, ...]) -> tuple[HollowBatch, ...]:
         """The longest row of adjacent batches without any that are left alone. Empty: there is none."""

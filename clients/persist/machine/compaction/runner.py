@@ -37,15 +37,17 @@ class CompactionRunner:
         self._counts = counts
 
     async def fulfil(self, job: Job) -> None:
-        """Compact until everything that was there at first is merged. Raises ShardNotFound and what ``turn`` does."""
+        """Compact until everything that was there at first is merged, as far as it can be.
+
+        What is written meanwhile is left to later. Raises ShardNotFound and what ``turn`` does.
+        """
         attempts = self._place.attempts
         info = await attempts.repeat(
             attempts.deadline(None), lambda seconds: self._shards.open(job.shard, create=False, timeout=seconds)
         )
         done: list[Description] = []
-        while (result := await self._counted(job, self._requested(job))) is not None:
+        while (result := await self._counted(job, self._requested(job, info.upper))) is not None:
             job.came_to(result)
-            # A shard that is written to always has more to merge into one run: what came later is left to later.
             if result.steps_left:
                 continue
             if job.whole and is_merged(info.upper, result.desc, done):
@@ -70,9 +72,11 @@ class CompactionRunner:
             self._owners.renew(job.shard)
         return result is not None
 
-    def _requested(self, job: Job) -> _Work[Compacted]:
+    def _requested(self, job: Job, before: Antichain) -> _Work[Compacted]:
         owner = self._compactor.new_owner()
-        return lambda report: self._compactor.compact(job.shard, owner, whole=job.whole, report=report)
+        return lambda report: self._compactor.compact(
+            job.shard, owner, whole=job.whole, before=before, report=report
+        )
 
     def _due(self, job: Job) -> _Work[Compacted | SetAside]:
         owner = self._owners.of(job.shard)
@@ -115,7 +119,10 @@ class CompactionRunner:
 
 
 def is_merged(upper: Antichain, desc: Description, done: list[Description]) -> bool:
-    """Whether everything before ``upper`` is merged, or what was just merged of it had been merged already."""
+    """Whether everything before ``upper`` is merged, or what was just merged of it had been merged already.
+
+    Of what begins before ``upper`` nothing is merged twice, unless it is all that is left, and since has moved.
+    """
     target = min(_time(desc.upper), _time(upper))
     whole = _time(desc.lower) == 0 and target == _time(upper)
     return whole or any(

@@ -1,6 +1,7 @@
 """Batches too large for one claim: when they are joined, what a step names, and what the door refuses."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,14 @@ from persist.core.frontier import Antichain, Description
 from persist.core.ids import WriterId, part_key
 from persist.core.shard import commands as c
 from persist.core.shard.batch import HollowBatch, Run
-from persist.core.shard.compaction import WHOLE, bounds_of, compaction_due, work_of
+from persist.core.shard.compaction import ASIDE_MAX, WHOLE, bounds_of, compaction_due, work_of
 from persist.core.shard.diff import diff as diff_of
 from persist.core.shard.ranges import RUNS_MAX, RUNS_MIN, RangePiece, RangeStep, halved, joinable, step_of, taken
 from persist.core.shard.retention import PARTS_PER_STEP
+from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
+from persist.core.shard.transitions.apply import apply
+from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument
 from persist.wire.rpc import command_of, method_of, outcome_of, request_of, response_of
 
@@ -96,10 +100,129 @@ def test_a_truncated_batch_is_made_whole_before_it_is_joined() -> None:
     shard = holding(adding("u"), adding("u", change=-1))
     [first, second] = shard.state.trace.batches
     hidden = dataclasses.replace(second, truncated=True)
-    assert joinable([first, second], shard.state.since) == (0, 2)
-    assert joinable([first, hidden], shard.state.since) is None
+    assert list(joinable([first, second], shard.state.since)) == [(0, 2)]
+    assert list(joinable([first, hidden], shard.state.since)) == []
     spine = spine_batch(0, 2, (first, hidden))
     assert work_of(spine, bounds_of(3, claim_parts=6, step_parts=4)).batches == (hidden,)  # type: ignore[union-attr]
+
+
+ONE_KEY = [(b"00", f"{number:02}", 0, 1) for number in range(40)]
+"""Too much of one key for a step."""
+
+
+def overwritten(shard: Shard, times: int) -> None:
+    """Each batch takes back what the one before it holds."""
+    for version in range(times):
+        new = adding(f"v{version}") + (adding(f"v{version - 1}", change=-1) if version else [])
+        shard.commit(shard.append(new, 1))
+    shard.commit(shard.downgrade(0))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_large_ones_that_have_no_step_keep_no_later_ones_apart(whole: bool, first: int) -> None:
+    shard = holding(*[ONE_KEY] * first)
+    overwritten(shard, 8)
+    shard.compacted(whole=whole)
+    shard.check()
+    assert runs_of(shard.state) <= first + (1 if whole else 3)
+    assert shard.state.trace.rows <= first * len(ONE_KEY) + (1 if whole else 4) * KEYS
+
+
+def test_one_that_has_no_step_among_others_is_left_out_of_their_join() -> None:
+    shard = holding(adding("u"), [*adding("u", change=-1), (b"90", "new", 0, 1)], ONE_KEY, adding("v"), adding("w"))
+    shard.compacted(whole=True)
+    shard.check()
+    assert runs_of(shard.state) == 3
+    assert shard.state.trace.rows == 1 + len(ONE_KEY) + 2 * KEYS
+
+
+def calls_in(work: Callable[[], object]) -> int:
+    """Calls of functions of the part that joins and steps."""
+    count = 0
+
+    def on_event(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.endswith(("shard/ranges.py", "shard/batch.py"))
+
+    sys.setprofile(on_event)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("rows", [ONE_KEY, adding("u")], ids=["one key", "many"])
+def test_a_commit_beside_large_batches_plans_nothing_anew(rows: list[Row]) -> None:
+    """Whether they can be joined or not: it is known after the first commit, and costs no more for larger ones."""
+    counts = []
+    for size in (1, 4):
+        shard = Shard(**SMALL)
+        for number in range(12):
+            shard.commit(shard.append([(key, f"{val}{more}{number}", *rest) for more in range(size)
+                                       for key, val, *rest in rows], 1))  # fmt: skip
+        shard.commit(shard.downgrade(0))
+        before = shard.state
+        appended = shard.append([(b"zz", "v", 0, 1)], 1)
+        context = dataclasses.replace(shard.context(), compactor=OWNERS[1])
+        held = before.evolved(trace=dataclasses.replace(before.trace))
+
+        def append(held: State = held, appended: Any = appended, context: Context = context) -> None:
+            state, _ = apply(held, appended, context)
+            compaction_due(state.trace, 5_000, 1_000, context.bounds(state))
+
+        append()
+        counts.append(calls_in(append))
+    assert counts[1] <= counts[0] + 12
+    assert counts[1] < 150
+
+
+def test_what_failed_is_left_aside_while_there_is_anything_else() -> None:
+    shard = holding(adding("u"), adding("u", change=-1))
+    bad = claimed(shard)
+    assert isinstance(bad, c.CompactionClaimed)
+    aside = (bad.batches[0].fingerprint,)
+    shard.commit(c.ReleaseCompaction(owner=ONE))
+    overwritten(shard, 20)
+    for _ in range(1_000):
+        outcome = claimed(shard, aside=aside)
+        assert isinstance(outcome, c.CompactionClaimed)
+        if outcome.batches[0].fingerprint in aside:
+            break
+        # The claim of its owner is kept while it is asked for again.
+        assert claimed(shard, aside=aside) == outcome
+        assert shard.commit(shard.merged(outcome, ONE)) == [c.MergeApplied()]
+    shard.check()
+    assert outcome.step == bad.step
+    assert shard.state.trace.rows == 3 * KEYS
+    assert runs_of(shard.state) == 3
+    shard.commit(shard.merged(outcome, ONE))
+    shard.compacted()
+    assert runs_of(shard.state) == 1
+
+
+def test_what_is_left_aside_is_bounded() -> None:
+    shard = holding(adding("u"))
+    for aside in ((bytes(16),) * (ASIDE_MAX + 1), (b"short",)):
+        with pytest.raises(InvalidArgument, match="left aside"):
+            claimed(shard, aside=aside)
+    claimed(shard, aside=(bytes(16),) * ASIDE_MAX)
+
+
+def test_a_request_is_about_what_was_there_and_ends_while_more_is_appended() -> None:
+    shard = holding(adding("u"), adding("v"), adding("w"))
+    before = shard.state.upper
+    for _ in range(100):
+        shard.commit(shard.append([(b"a", "late", 0, 1)], 1), shard.downgrade(0))
+        outcome = claimed(shard, whole=True, before=before)
+        if not isinstance(outcome, c.CompactionClaimed) or len(outcome.batches[0].runs) == 1:
+            break
+        assert all(batch.desc.lower.less_than(before) for batch in outcome.batches)
+        shard.commit(shard.merged(outcome, ONE))
+    first = next(iter(shard.state.trace.batches))
+    assert (len(first.runs), first.desc.upper) == (1, before)
+    shard.check()
 
 
 def test_small_ones_go_first() -> None:
@@ -155,6 +278,10 @@ def test_a_step_travels_in_messages() -> None:
     assert outcome.step is not None
     last = dataclasses.replace(merge, step=dataclasses.replace(outcome.step, below=None))
     assert command_of(request_of(shard.state.shard, last)) == (shard.state.shard, last)
+    for before in (Antichain.of(7), Antichain()):
+        request = dataclasses.replace(CLAIM, before=before, aside=(bytes(16), b"f" * 16))
+        assert command_of(request_of(shard.state.shard, request)) == (shard.state.shard, request)
+    assert command_of(request_of(shard.state.shard, CLAIM)) == (shard.state.shard, CLAIM)
 
 
 def test_a_join_names_no_part_and_a_step_only_its_own() -> None:
@@ -240,6 +367,7 @@ WRONG: dict[str, Callable[[c.ApplyMerge], c.ApplyMerge]] = {
     "leaves a part behind": lambda merge: with_step(merge, below=None),
     "one for each run": lambda merge: with_step(merge, pieces=pieces(merge)[::-1]),
     "begin where the runs do": lambda merge: with_step(merge, pieces=pieces(merge)[:1]),
+    "begins beyond its end": lambda merge: with_step(merge, below=b""),
 }
 
 
@@ -252,6 +380,68 @@ def test_what_cannot_be_the_step_is_refused(why: str) -> None:
     assert shard.state is before
     assert shard.commit(merge) == [c.MergeApplied()]
     shard.check()
+
+
+def with_part(merge: c.ApplyMerge, run: int, at: int, **changes: Any) -> c.ApplyMerge:
+    runs = [list(each.parts) for each in merge.output.runs]
+    runs[run][at] = dataclasses.replace(runs[run][at], **changes)
+    return with_output(merge, runs=tuple(Run(parts=tuple(parts)) for parts in runs))
+
+
+def amid() -> tuple[Shard, c.ApplyMerge]:
+    """The second step of three runs that go on after it."""
+    shard = Shard(compaction_parts_max=6, compaction_step_parts_max=6)
+    for number in range(3):
+        shard.commit(shard.append([(b"%c" % letter, f"u{number}", 0, 1) for letter in b"abcdefghijklmnop"], 1))
+    shard.commit(shard.downgrade(0))
+    for _ in range(2):
+        outcome = claimed(shard, whole=True)
+        assert isinstance(outcome, c.CompactionClaimed)
+        merge = shard.merged(outcome, ONE)
+        if pieces(merge)[0].at == 0:
+            shard.commit(merge)
+    assert pieces(merge)[0].at > 0
+    return shard, merge
+
+
+@pytest.mark.parametrize(
+    ("run", "at", "key"), [(0, 0, b"A"), (0, -1, b"z")], ids=["before what is merged", "beyond what is left"]
+)
+def test_a_step_whose_parts_are_out_of_order_in_their_run_is_refused(run: int, at: int, key: bytes) -> None:
+    shard, merge = amid()
+    with pytest.raises(InvalidArgument, match="not in key order with those beside them"):
+        shard.commit(with_part(merge, run, at, key_lower=key, key_upper=key + b"z"))
+    assert shard.commit(merge) == [c.MergeApplied()]
+    shard.check()
+
+
+def test_a_part_that_stays_in_the_batch_cannot_come_again() -> None:
+    shard, merge = amid()
+    there = next(iter(shard.state.trace.batches)).runs[0].parts[0].key
+    with pytest.raises(InvalidArgument, match="stays in its batch"):
+        shard.commit(with_part(merge, 0, 0, key=there))
+
+
+def test_a_part_comes_once() -> None:
+    """Of a step, of a merge, and of an append: its sibling's rows would be lost."""
+    shard, merge = amid()
+    with pytest.raises(InvalidArgument, match="named twice"):
+        shard.commit(with_part(merge, 0, 1, key=merge.output.runs[0].parts[0].key))
+    append = shard.append([(b"q", "v", 0, 1)], 1)
+    [run] = append.batch.runs
+    twice = dataclasses.replace(append.batch, runs=(run, run))
+    with pytest.raises(InvalidArgument, match="named twice"):
+        shard.commit(dataclasses.replace(append, batch=twice))
+    small = Shard()
+    small.per_part = 1
+    for number in range(8):
+        small.commit(small.append([(b"%d" % number, "v", 0, 1)], 1))
+    outcome = claimed(small)
+    assert isinstance(outcome, c.CompactionClaimed)
+    plain = small.merged(outcome, ONE)
+    with pytest.raises(InvalidArgument, match="named twice"):
+        small.commit(with_part(plain, 0, 1, key=plain.output.runs[0].parts[0].key))
+    assert small.commit(plain) == [c.MergeApplied()]
 
 
 def test_a_last_step_leaves_nothing_behind() -> None:
@@ -355,6 +545,6 @@ def test_the_plan_is_asked_for_after_every_commit_and_made_once() -> None:
 def test_a_state_whose_since_is_at_the_end_of_time_has_steps() -> None:
     shard = holding(adding("u"), adding("u", change=-1))
     batches = list(shard.state.trace.batches)
-    assert joinable(batches, Antichain.of(2**64 - 1)) == (0, 2)
-    assert joinable(batches, Antichain()) == (0, 2)
+    assert list(joinable(batches, Antichain.of(2**64 - 1))) == [(0, 2)]
+    assert list(joinable(batches, Antichain())) == [(0, 2)]
     assert Trace().rows == 0

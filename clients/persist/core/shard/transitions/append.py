@@ -94,6 +94,10 @@ def check_parts(
     count = sum(len(run.parts) for run in batch.runs)
     if count > parts_max:
         raise RequestTooLarge("too many parts in one append", hint="write larger parts", parts=count, limit=parts_max)
+    keys = [part.key for run in batch.runs for part in run.parts if part.key is not None]
+    if len(set(keys)) < len(keys):
+        # Its rows would be read twice, and the first compaction that replaces one of them would delete both.
+        raise InvalidArgument("a part is named twice", parts=len(keys), different=len(set(keys)))
     for run in batch.runs:
         if not run.parts:
             raise InvalidArgument("a run has at least one part")

@@ -74,20 +74,23 @@ def claim_compaction(
     """Claim a compaction for one owner at a time."""
     if not 0 <= command.takeover_ms <= _TAKEOVER_MS_MAX:
         raise InvalidArgument("a takeover time is at most a day", takeover_ms=command.takeover_ms)
+    if len(command.aside) > k.ASIDE_MAX or any(len(each) != 16 for each in command.aside):
+        raise InvalidArgument("what is left aside is named by fingerprints of 16 bytes", limit=k.ASIDE_MAX)
     check_alive(state, command.owner)
     trace, now_ms, bounds = state.trace, context.now_ms, context.bounds(state, steps=command.steps)
+    wanted = k.Wanted(whole=command.whole, before=command.before, aside=frozenset(command.aside))
     mine = k.claimed_by(trace, command.owner)
     if mine is not None:
-        return _kept(command, state, mine, bounds, now_ms)
+        return _kept(command, state, mine, bounds, wanted, now_ms)
     if state.since.is_empty:
         # It has no readers any more: finalization takes everything away, without reading it first.
         return state, c.NothingToCompact(claimed=0)
     if command.whole:
-        gathered = k.gathered(trace, now_ms, command.takeover_ms, bounds)
+        gathered = k.gathered(trace, now_ms, command.takeover_ms, bounds, wanted)
         trace, chosen = gathered if gathered is not None else (trace, None)
     else:
-        chosen = k.most_worth(trace, now_ms, command.takeover_ms, bounds)
-    ready = None if chosen is None else k.prepared(trace, chosen, bounds, whole=command.whole)
+        chosen = k.most_worth(trace, now_ms, command.takeover_ms, bounds, wanted)
+    ready = None if chosen is None else k.prepared(trace, chosen, bounds, wanted)
     if ready is None:
         return state, c.NothingToCompact(claimed=sum(each.claim is not None for each in trace.spine))
     trace, chosen, work = ready
@@ -96,12 +99,12 @@ def claim_compaction(
 
 
 def _kept(
-    command: c.ClaimCompaction, state: State, mine: SpineBatch, bounds: Bounds, now_ms: int
+    command: c.ClaimCompaction, state: State, mine: SpineBatch, bounds: Bounds, wanted: k.Wanted, now_ms: int
 ) -> tuple[State, c.CompactionClaimed | c.NothingToCompact]:
     """The claim that its owner has, renewed when it is a while old."""
     claim = mine.claim
     assert claim is not None, "it is claimed"
-    ready = k.prepared(state.trace, mine, bounds, whole=command.whole)
+    ready = k.prepared(state.trace, mine, bounds, wanted)
     if ready is None:
         # Claimed by another release, or under other bounds: what is made of it could not be committed.
         return state.evolved(trace=k.released(state.trace, command.owner)), c.NothingToCompact(claimed=0)
