@@ -1,11 +1,12 @@
 """Batches too large for one claim become one run, step by step, by processes that are killed on their way."""
 
+import asyncio
 import dataclasses
 import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from persist.core.shard.commands import LostParts, TakeOutParts
 from persist.core.shard.compaction import Wanted
 from persist.errors import CorruptData
 from persist.machine.compaction.compactor import Compacted, Compactor, SetAside
+from persist.machine.compaction.job import Job
+from persist.machine.compaction.owners import FreshOwners
+from persist.machine.compaction.runner import CompactionRunner
+from persist.retry.counts import UNCOUNTED
 from persist.retry.deadline import Deadline
 from persist.runtime import system
 
@@ -61,17 +66,21 @@ class Killed:
 
 async def grown(client: Any, shard: ShardId, ledger: Ledger, batches: int = BATCHES) -> Any:
     """Batches of many parts each, a fourth of which takes rows back; and a reader that holds the last time."""
-    entropy = random.Random(7)
     writer = await client.open_writer(shard, schema=SCHEMA)
     reader = await client.open_reader(shard)
-    for time in range(batches):
+    await grow(writer, ledger, range(batches))
+    await reader.downgrade_since(batches - 1)
+    return reader
+
+
+async def grow(writer: Any, ledger: Ledger, times: range) -> None:
+    entropy = random.Random(7)
+    for time in times:
         rows = some_rows(entropy, ROWS, time, time + 1, keys=KEYS)
         if time:
             rows += [(key, name, time, -diff) for key, name, _, diff in ledger.updates[: ROWS // 4]]
         await writer.append(table(rows), time + 1)
         ledger.updates += rows
-    await reader.downgrade_since(batches - 1)
-    return reader
 
 
 async def runs(client: Any, shard: ShardId) -> list[list[dict[str, Any]]]:
@@ -196,3 +205,76 @@ async def test_a_damaged_part_stops_its_batch_and_repair_lets_it_go_on():
             done = await compactor.compact(shard, compactor.new_owner(), whole=True)
         assert len(await runs(client, shard)) == 1
         assert len(one) > 1
+
+
+async def test_a_damaged_batch_keeps_no_others_apart():
+    shard, ledger = new_shard(), Ledger()
+    async with client_of(memory_place(), settings=LASTING) as client:
+        reader = await grown(client, shard, ledger, batches=2)
+        location = client._location
+        compactor = Compactor(location.shards, location)
+        assert await compactor.compact(shard, compactor.new_owner(), whole=True) is not None
+        [_, lost] = await runs(client, shard)
+        await location.blob.delete(lost[0]["key"], timeout=5)
+        await grow(await client.open_writer(shard), ledger, range(2, 8))
+        await reader.downgrade_since(7)
+        failed = 0
+        while True:
+            try:
+                done = await compactor.compact_due(shard, compactor.new_owner())
+            except CorruptData:
+                failed += 1
+                continue
+            if not isinstance(done, Compacted):
+                break
+        assert failed == 1
+        left = await runs(client, shard)
+        assert len(left) <= 5
+        assert lost[0]["key"] in {part["key"] for run in left for part in run}
+
+
+class Beside(Compactor):
+    """A compactor beside which something else is done after each compaction."""
+
+    def __init__(self, client: Any, beside: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(client._location.shards, client._location)
+        self._beside = beside
+
+    async def compact(self, *args: Any, **options: Any) -> Compacted | None:
+        done = await super().compact(*args, **options)
+        await self._beside()
+        return done
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_request_at_a_shard_that_is_written_to_always_ends_when_what_was_there_is_merged(whole: bool):
+    shard, ledger = new_shard(), Ledger()
+    async with client_of(memory_place(), settings=LASTING) as client:
+        reader = await grown(client, shard, ledger)
+        writer = await client.open_writer(shard)
+        times = itertools.count(BATCHES)
+
+        async def written() -> None:
+            for time in itertools.islice(times, 2):
+                rows = [(time, "late", time, 1)]
+                await writer.append(table(rows), time + 1)
+                ledger.updates += rows
+                await reader.downgrade_since(time)
+
+        await written()
+        upper = BATCHES + 2
+        location = client._location
+        compactor = Beside(client, written)
+        runner = CompactionRunner(
+            location.shards, location, compactor, FreshOwners(compactor.new_owner), counts=UNCOUNTED
+        )
+        async with asyncio.timeout(100):
+            await runner.fulfil(Job(shard, runtime=location.runtime, whole=whole, requested=True))
+        found = [batch for each in (await client.inspect(shard))["spine"] for batch in each["batches"]]
+        # The batch that holds all that was there: what came meanwhile is merged with the last of it at most.
+        old = [batch for batch in found if batch["lower"][0] < upper]
+        merged = sum(len(batch["runs"]) for batch in old)
+        assert merged == 1 if whole else merged <= 3
+        at = next(times) - 1
+        assert rows_of(await (await reader.snapshot(at)).to_arrow()) == ledger.at(at)
+        await runner.close()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from property.core.shard.contents import KEYS, OWNERS, Shard, runs_of
 from simulation.budget import examples
 
+from persist.core.frontier import Antichain
 from persist.core.shard import commands as c
 
 ROWS = st.lists(
@@ -23,6 +24,8 @@ STEPS = st.lists(
         st.tuples(st.just("claim"), st.integers(0, 1), st.just(True)),
         st.tuples(st.just("claim"), st.integers(0, 1), st.booleans()),
         st.tuples(st.just("work"), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("other"), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("older"), st.integers(0, 12), st.booleans()),
         st.tuples(st.just("work"), st.integers(0, 1), st.just(True)),
         st.tuples(st.just("offer"), st.integers(0, 5), st.booleans()),
         st.tuples(st.just("offer"), st.integers(0, 5), st.booleans()),
@@ -43,6 +46,7 @@ class History:
     def __init__(self, limits: dict[str, int]) -> None:
         self.shard = Shard(**limits)
         self.offers: list[c.ApplyMerge] = []
+        self.claims: list[bytes] = []
         self.steps = 0
 
     def run(self, kind: str, first: Any, second: Any) -> None:
@@ -50,6 +54,8 @@ class History:
             "append": lambda: self.shard.commit(self.shard.append(first, second, runs=1 + len(first) % 3)),
             "claim": lambda: self.claim(first, whole=second),
             "work": lambda: self.work(first, whole=second),
+            "other": lambda: self.claim(first, whole=second, aside=tuple(self.claims[-4:])),
+            "older": lambda: self.claim(0, whole=second, before=Antichain.of(first)),
             "offer": lambda: self.offer(first, together=second),
             "release": lambda: self.shard.commit(c.ReleaseCompaction(owner=OWNERS[first])),
             "downgrade": lambda: self.shard.commit(self.shard.downgrade(first)),
@@ -57,11 +63,13 @@ class History:
         meant[kind]()
         self.shard.check()
 
-    def claim(self, owner: int, *, whole: bool) -> None:
+    def claim(self, owner: int, **asked: Any) -> None:
         # A takeover at once: claims are raced.
-        command = c.ClaimCompaction(owner=OWNERS[owner], takeover_ms=0, whole=whole, steps=True)
+        command = c.ClaimCompaction(owner=OWNERS[owner], takeover_ms=0, steps=True, **asked)
         [outcome] = self.shard.commit(command)
         if isinstance(outcome, c.CompactionClaimed):
+            assert command.before is None or outcome.batches[-1].desc.lower.less_than(command.before)
+            self.claims += [batch.fingerprint for batch in outcome.batches]
             self.steps += outcome.step is not None
             self.offers.append(self.shard.merged(outcome, OWNERS[owner]))
 
