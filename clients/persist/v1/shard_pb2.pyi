@@ -1924,7 +1924,7 @@ class ClaimCompactionRequest(_message.Message):
 
     @_builtins.property
     def aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """aside: fingerprints of claims, or of batches in them, that failed: 16 bytes each, at most 256. They are claimed when
+        """aside: fingerprints of claims, or of batches in them, that failed: 16 bytes each, at most 48. They are claimed when
         nothing else is left.
         """
 

@@ -55,8 +55,11 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
                 before=state.upper,
                 report=lambda progress: report(progress.rows_written),
             )
-            if result is None or not result.applied:
+            if result is None:
                 break
+            if not result.applied:
+                # Another process did it, or this one, and its answer was lost: the next claim shows what is left.
+                continue
             done.append(result)
             if result.steps_left:
                 continue

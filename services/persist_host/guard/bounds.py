@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from persist.core.catalog.ddl.asking.seen import SEEN_MAX
+from persist.core.shard.compaction import ASIDE_MAX
 from persist.settings import Settings
 
 SMALL_BYTES: Final = 64 << 10
@@ -28,6 +29,7 @@ COUNTS: Final[Mapping[str, int | str]] = {
     "Run.parts": "parts_per_append_max",
     "Part.stats": 256,
     "Part.blocks": 64,
+    "ClaimCompactionRequest.aside": ASIDE_MAX,
     "ApplyMergeRequest.inputs": 10_000,
     "RangeStep.pieces": 10_000,
     "CatalogUpdates.kinds": ROWS_MAX,

@@ -34,8 +34,8 @@ CLAIM_BYTES_MAX: Final = 5 << 19
 """What the descriptions of those parts take: they travel in one message."""
 MERGED_BYTES_MAX: Final = 7 << 19
 """What the description of a merge's result may take: it travels in one message, and is committed as one value."""
-ASIDE_MAX: Final = 256
-"""So many batches can a claimant leave to others."""
+ASIDE_MAX: Final = 48
+"""So many batches can a claimant leave alone. Servers that know nothing of them take no more than 64 unknown fields."""
 _JOINS: Final = "_joins"
 
 

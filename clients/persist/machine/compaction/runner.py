@@ -48,7 +48,7 @@ class CompactionRunner:
         done: list[Description] = []
         while (result := await self._counted(job, self._requested(job, info.upper))) is not None:
             job.came_to(result)
-            if result.steps_left:
+            if result.steps_left or not result.applied:
                 continue
             if job.whole and is_merged(info.upper, result.desc, done):
                 return

@@ -14,7 +14,7 @@ import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, rows_of, table
 
 from persist import Antichain, Progress, ShardId, Updates
-from persist.core.shard.commands import DowngradeSince
+from persist.core.shard.commands import DowngradeSince, RegisterLeasedReader
 from persist.errors import CorruptData, LeaseExpired, NotReadable
 from persist.runtime import system
 from persist.storage.open import open_consensus
@@ -74,6 +74,42 @@ class Held:
             self.waiting.set()
             await self.go.wait()
         return await self._shards.apply(shard, command, timeout=timeout)
+
+
+async def test_a_lease_that_ran_out_is_lost_although_a_late_attempt_registers_it_again():
+    place = memory_place()
+    async with client_of(place) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 5)
+        lost = await client.open_reader(writer.shard)
+        await expire(place, lost)
+        keeper = await client.open_reader(writer.shard)
+        await keeper.downgrade_since(3)
+        late = RegisterLeasedReader(reader_id=lost.reader_id, lease_ms=60_000)
+        await client._location.shards.apply(writer.shard, late, timeout=5)
+        with pytest.raises(LeaseExpired):
+            await lost.snapshot(1)
+        with pytest.raises(LeaseExpired):
+            await lost.snapshot(4)
+
+
+async def test_what_a_lease_gave_up_itself_is_not_readable_and_no_more():
+    place = memory_place()
+    async with client_of(place) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 5)
+        shards = client._location.shards
+        client._location.shards = late = Held(shards, DowngradeSince)
+        reader = await client.open_reader(writer.shard)
+        giving_up = asyncio.create_task(reader.downgrade_since(3))
+        await late.waiting.wait()
+        first = DowngradeSince(reader_id=reader.reader_id, since=Antichain.of(3), outstanding_seqno=0)
+        await shards.apply(writer.shard, first, timeout=5)
+        with pytest.raises(NotReadable):
+            await reader.snapshot(1)
+        late.go.set()
+        await giving_up
+        assert rows_of(await (await reader.snapshot(4)).to_arrow())
 
 
 # ---- holds -------------------------------------------------------------------------------------------------------
