@@ -6,6 +6,7 @@ Source: protos/persist/v1/compaction.proto; architecture.md section 8.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
@@ -80,7 +81,7 @@ class AskedServer:
         (also when no server answers for ``settings.timeout_ms``).
         """
         # Results arrive once from each server: after a cut the same one begins again, and another knows none of it.
-        done: dict[bytes, Compacted] = {}
+        done: dict[tuple[bytes, int], Compacted] = {}
         request = pb.CompactRequest(shard_id=shard, whole=whole, request_id=self._runtime.random_bytes(16).hex())
         asked: list[Channel] = []
         try:
@@ -95,7 +96,7 @@ class AskedServer:
         self,
         request: pb.CompactRequest,
         asked: list[Channel],
-        done: dict[bytes, Compacted],
+        done: dict[tuple[bytes, int], Compacted],
         report: Callable[[int], None],
         waits: Callable[[int], None],
     ) -> bool:
@@ -106,6 +107,7 @@ class AskedServer:
         if isinstance(joined, LocationError):
             raise joined
         news, stream = joined
+        alike = Counter[bytes]()
         async with contextlib.aclosing(stream):
             while news is not None:
                 match news.WhichOneof("news"):
@@ -114,7 +116,10 @@ class AskedServer:
                     case "progress":
                         report(news.progress.rows_written)
                     case "result":
-                        done[news.result.SerializeToString(deterministic=True)] = _compacted(news.result)
+                        # Two steps may come to the same: each server says it once for each of them.
+                        said = news.result.SerializeToString(deterministic=True)
+                        done[said, alike[said]] = _compacted(news.result)
+                        alike[said] += 1
                     case "done":
                         return True
                 try:

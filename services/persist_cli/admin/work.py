@@ -77,7 +77,8 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
 def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
     now_ms, takeover_ms = machine.runtime.now_ms(), machine.settings.compaction_takeover_ms
     bounds = bounds_of(
-        state.format,
+        # As the commit: what stands there, and what may be written.
+        max(state.format, machine.versions.gate.format),
         claim_parts=machine.settings.compaction_parts_max,
         step_parts=machine.settings.compaction_step_parts_max,
     )
