@@ -99,9 +99,7 @@ def joinable(
                 break
 
 
-def _longest(
-    batches: Sequence[HollowBatch], start: int, end: int, apart: Callable[[HollowBatch], bool]
-) -> int:
+def _longest(batches: Sequence[HollowBatch], start: int, end: int, apart: Callable[[HollowBatch], bool]) -> int:
     """The last batch to join from ``start`` on, ``end`` or a later one."""
     runs = sum(len(batch.runs) for batch in batches[start : end + 1])
     for at in range(end + 1, len(batches)):

@@ -74,9 +74,7 @@ class CompactionRunner:
 
     def _requested(self, job: Job, before: Antichain) -> _Work[Compacted]:
         owner = self._compactor.new_owner()
-        return lambda report: self._compactor.compact(
-            job.shard, owner, whole=job.whole, before=before, report=report
-        )
+        return lambda report: self._compactor.compact(job.shard, owner, whole=job.whole, before=before, report=report)
 
     def _due(self, job: Job) -> _Work[Compacted | SetAside]:
         owner = self._owners.of(job.shard)
