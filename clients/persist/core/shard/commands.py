@@ -419,7 +419,7 @@ class ClaimCompaction(Command["CompactionClaimed | NothingToCompact"]):
     ``owner`` is the writer under whose id the result will be written. A claim older than ``takeover_ms`` counts as
     abandoned. ``whole``: compact everything that is not claimed into one run, worth it or not. ``steps``: the claimant
     carries out steps, too; what is too large to be merged at once is left alone otherwise. ``before``: of batches that
-    begin before it only, so that a request ends at a shard that is written to always. ``aside``: fingerprints of claims,
+    begin before it only, so that a request ends at a shard always written to. ``aside``: fingerprints of claims,
     or of batches in them, that failed: they are claimed when nothing else is left.
 
     Raises InvalidArgument (the takeover time, or what is left aside), LeaseExpired (the owner was fenced off).

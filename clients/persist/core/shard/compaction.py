@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a claimant takes on. ``whole``: anything, worth it or not. ``before``: none but batches that begin before it.
+    """What a claimant takes on. ``whole``: anything, worth it or not. ``before``: only batches that begin before it.
 
     ``aside``: fingerprints of batches, or of what a step takes, that it leaves alone while there is anything else.
     """
