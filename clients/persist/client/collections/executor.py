@@ -28,7 +28,7 @@ from persist.core.catalog.ddl.plan import Planned, planned_in_steps, touched
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, Statement, tag_of
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
+from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync, UnknownObject
 from persist.core.catalog.fingerprints import first_outcome, refused_body
 from persist.core.catalog.kinds import COMMIT, ITEM, SETTING
 from persist.core.catalog.objects import CommitKey, ItemKey, Setting
@@ -257,9 +257,11 @@ class Executor:
             try:
                 effects, executed = await self._planned(transaction, asked, patient=patient)
                 # SUBTLE: what changes nothing now could change something when another attempt arrives.
-                durable = asked.repeated or bool(transaction.batch().changes)
+                changed = bool(transaction.batch().changes)
+                durable = asked.repeated or changed
                 if durable:
-                    transaction.keep(made_key(asked.token), Setting(made_text(executed)))
+                    idle = None if changed else self._role(asked)
+                    transaction.keep(made_key(asked.token), Setting(made_text(executed, idle)))
                 outcome = DdlOutcome(executed, await self._committed(transaction, effects))
                 return _Done(asked.body, outcome, durable=durable, moves=False)
             except OutOfSync as error:
@@ -293,14 +295,20 @@ class Executor:
             transaction = self._catalog.transaction(token=asked.token)
             transaction.told_body = body
             transaction.always = True
-            if isinstance(done.outcome, DdlOutcome):
-                transaction.keep(made_key(asked.token), Setting(made_text(done.outcome.executed)))
+            executed = done.outcome.executed if isinstance(done.outcome, DdlOutcome) else ()
+            transaction.keep(made_key(asked.token), Setting(made_text(executed, self._role(asked))))
             try:
                 await self._commit(transaction)
                 return replace(done, durable=True)
             except OutOfSync:
                 if not await backoff.pause():
                     raise _may_happen(asked.token) from None
+
+    def _role(self, asked: _Request) -> str:
+        """Whose share of the tokens that are known a request takes which changes nothing; empty: no such role's."""
+        with contextlib.suppress(UnknownObject):
+            return str(CatalogView.at(self._catalog.transaction().snapshot).role(asked.session.role))
+        return ""
 
     def _before(self, asked: _Request) -> DdlOutcome | None:
         """What came of it when it was carried out before: tags, and what was made or changed then, by what names these

@@ -16,6 +16,7 @@ from persist.core.catalog.ddl.resolve import check_new_name, near, new_places, p
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import OutOfSync, UniquenessViolation
+from persist.core.catalog.kept_settings import counted_on, place_of
 from persist.core.catalog.kinds import AUDIT_LOG, ITEM, SCHEMA, SETTING, STORAGE_COLLECTION_METADATA, Kind
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import CatalogTransaction
@@ -105,6 +106,19 @@ class Planning:
         before = self.tx.get(SETTING, key)
         self.tx.keep(key, value)
         self.view.apply([Change(SETTING, key, before, value)])
+
+    def counted(self, kind: ObjectType, id: object) -> None:
+        """One more statement has said what holds of an object from now on; ``id`` empty: of the environment.
+
+        SUBTLE: also where that held before: one that comes late is not to undo a later one that found nothing to do.
+        """
+        key = counted_on(place_of(kind), str(id))
+        self.keep(key, o.Setting(str(self.view.counts.get(key, 0) + 1)))
+
+    def uncounted(self, kind: ObjectType, id: object) -> None:
+        """The object is gone, and its id with it."""
+        if (key := counted_on(place_of(kind), str(id))) in self.view.counts:
+            self.keep(key, None)
 
     def audit(
         self, event: AuditEventType, kind: ObjectType, details: AuditNamedV1 | AuditRenamedV1 | AuditAlteredV1
