@@ -39,7 +39,7 @@ def made_text(executed: Iterable[Executed], idle: str | None = None) -> str:
 
 
 def idle_of(setting: Setting | None) -> str | None:
-    """The role whose request changed nothing, of which this was kept; None: it changed something, or it is not known."""
+    """The role whose request changed nothing, of which this was kept; None: it changed something, or is not known."""
     _, is_idle, role = ("", "", "") if setting is None else setting.value.partition(_IDLE)
     return role if is_idle else None
 

@@ -5,7 +5,7 @@ Everything is read through the transaction, so that whatever changes meanwhile i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl import privileges as p
@@ -54,6 +54,10 @@ RELATIONS = frozenset(
 """What may be read by name in a query."""
 COLLECTIONS = frozenset({ObjectType.TABLE, ObjectType.SUBSOURCE, ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
 """What is stored, and has a since and an upper of its own."""
+
+
+UNASKED: Final = "unasked"
+"""The ids of collections whose frontiers are needed as well, by commas."""
 
 
 @dataclass(slots=True)
@@ -272,11 +276,12 @@ class Planning:
             self.fresh[id] = Antichain.of(born)
 
     def implied(self, ids: Iterable[Id]) -> dict[Id, Antichain]:
-        """ic of collections. Raises OutOfSync where it was not asked: names have come to mean something else.
+        """ic of collections. Raises OutOfSync with UNASKED where it was not asked: names have come to mean something
+        else, or do so by a statement before this one.
 
         Raises InvalidArgument for shards that this transaction adopted.
         """
-        found = {}
+        found, missing = {}, []
         for id in ids:
             if id in self.fresh:
                 found[id] = self.fresh[id]
@@ -289,9 +294,14 @@ class Planning:
                     name=str(self.view.name_of(id)),
                 )
             else:
-                raise OutOfSync(
-                    "the times of a collection are not known", hint="run the transaction again", updates=0, keys=id
-                )
+                missing.append(str(id))
+        if missing:
+            raise OutOfSync(
+                "the times of a collection are not known",
+                hint="run the transaction again",
+                updates=0,
+                **{UNASKED: ",".join(missing)},
+            )
         return found
 
     def effects(self) -> Effects:

@@ -240,6 +240,7 @@ def _drop_roles(it: Planning, tag: str, statement: Drop) -> Executed:
         _check_unused(it, role, name.item)
         it.put(ROLE, o.RoleKey(role), None)
         it.uncounted(ObjectType.ROLE, role)
+        _forget_comments(it, ObjectType.ROLE, Id(role.space, role.number))
         it.audit(AuditEventType.DROP, ObjectType.ROLE, AuditNamedV1(str(role), name.item))
     notice = f"role {', '.join(missing)} does not exist, skipping" if missing else ""
     return Executed(tag, None, ", ".join(map(str, statement.names)), notice)
