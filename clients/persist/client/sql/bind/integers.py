@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlFailed, SqlNotSupported
+from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.core.data.schema import Schema
 from persist.extras import extra
@@ -43,6 +43,7 @@ _NUMBERS: Final = (
     exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Boolean, exp.Null, exp.Count, exp.Sum,
     exp.Avg, exp.Round, exp.Floor, exp.Ceil, exp.Abs, exp.Extract, exp.Length, exp.Predicate, exp.Not,
 )  # fmt: skip
+_ARITHMETIC: Final = (exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _WHOLES: Final = (exp.Count, exp.Length)
 _COMPARED: Final = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _TEXTS: Final = frozenset({"TEXT", "VARCHAR", "CHAR", "NCHAR", "NVARCHAR", "BPCHAR", "USERDEFINED"})
@@ -81,6 +82,7 @@ class _Integers:
         self._texts = _only(fields, _is_text) - given
 
     def checked(self, named: Named) -> exp.Expr:
+        self._check_conditions()
         if next(self._found(self._query), None) is None:
             return self._query
         query = self._query.copy()
@@ -95,6 +97,24 @@ class _Integers:
             alias.set("this", column)
         self._change(found)
         return query
+
+    def _check_conditions(self) -> None:
+        """A number is no condition: DuckDB takes all but zero to hold."""
+        todo = [each.this for each in self._query.find_all(exp.Where, exp.Having)]
+        todo += [each.args["on"] for each in self._query.find_all(exp.Join) if each.args.get("on") is not None]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, exp.And | exp.Or):
+                todo += [node.this, node.expression]
+            elif isinstance(node, exp.Not | exp.Paren):
+                todo.append(node.this)
+            elif self._is_number(node):
+                raise SqlError("a number is no condition", hint="compare it, such as with <> 0", **where(node))
+
+    def _is_number(self, node: exp.Expr) -> bool:
+        is_literal = isinstance(node, exp.Literal) and not node.is_string
+        is_column = isinstance(node, exp.Column) and node.name in self._numbers
+        return is_literal or is_column or isinstance(node, _ARITHMETIC)
 
     def _change(self, found: Iterable[tuple[exp.Expr, bool]]) -> None:
         # Those inside of others first: they are copied with these.
