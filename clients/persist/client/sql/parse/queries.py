@@ -140,6 +140,8 @@ def update(tokens: Tokens) -> Update:
         if (name := _column(each.this)) in assignments:
             raise SqlError("a column is given two values", hint="keep one of them", column=name)
         assignments[name] = each.expression
+    if not assignments:
+        raise SqlError("an UPDATE sets a column", hint="SET column = expression, …")
     others = _sources(found.args.get("from_"))
     where = found.args.get("where")
     return Update(table, alias, tuple(assignments.items()), others, where and where.this, _returning(tokens))
