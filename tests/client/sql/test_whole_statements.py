@@ -54,7 +54,6 @@ LACKING = [
     "update t set a = 0 where id",
     "update t set a = 0 where a > 1 and id",
     "update t set a = 0 where not (a + 1)",
-    "update t set a = 0 where case when id then true end",
     "delete from t where id",
     "delete from t where 1",
     "delete from t using u where u.id",
@@ -63,6 +62,15 @@ LACKING = [
     "delete from t where id in (select t.id from t join u, u as w)",
     "delete from t where id in (select id, from t)",
     "insert into t select t.id + 10, 1 from t join u on",
+    "insert into t values (9, 9), (10, 10),",
+    "delete from t where id = 1 or (id + 1)",
+    "select t.id, from t",
+    "select * from t,",
+    "select * from t where id in ()",
+    "select * from t left join t u using where true",
+    "select * from (t join t u) where t.id = 1",
+    "select * from t join t u, t v",
+    "select count(*) from t having 1",
 ]
 WHOLE = [
     ("select * from t, u", 10),
@@ -79,6 +87,9 @@ WHOLE = [
     ("select * from (select id, a > 2 as a from t) as w where a", 3),
     ("select * from t where case id when 1 then true end", 1),
     ("select count(*) filter (where a > 2) from t having count(*) > 1", 1),
+    ("select t.id from t cross join (values (1), (2)) as q(x) where t.id = q.x", 2),
+    ("select t.id from t, t u where t.id = u.id and exists (select 1 from t w join t x using (id))", 5),
+    ("select left(s, 1), (1 + 2) from (values ('a'), ('b')) as q (s)", 2),
 ]
 
 
