@@ -202,56 +202,6 @@ async def test_a_table_whose_columns_are_called_as_what_numbers_its_rows(change)
         assert await rows(session, "select id, n from r order by id") == wanted
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "insert into t values (9, 'x') (10, 'y')",
-        "insert into t values (9, 'x'), (10, 'y'),",
-        "insert into t values (9,)",
-        "insert into t values ()",
-        "delete from t where id",
-        "delete from t where id = 1 or (id + 1)",
-        "update t set s = 'q' where not 5",
-        "update t set s = 'q',",
-        "update t set s = 'q', where id = 1",
-        "update t set where id = 1",
-        "update t set",
-        "select t.id, from t",
-        "select * from t,",
-        "select * from t where id in ()",
-        "select * from t join t u",
-        "select * from t join t u on",
-        "select * from t left join t u using where true",
-        "select * from (t join t u) where t.id = 1",
-        "select * from t join t u, t v",
-        "select count(*) from t having 1",
-    ],
-)
-async def test_a_statement_that_was_cut_off_is_not_carried_out_in_part(text):
-    async with sessions() as (session,):
-        await session.execute("create table t (id int primary key, s text); insert into t values (0, 'a'), (1, 'b')")
-        with pytest.raises(SqlError):
-            await session.execute(text)
-        assert await rows(session, "select * from t order by id") == [(0, "a"), (1, "b")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select t.id from t join t u join t v on u.id = v.id on t.id = u.id",
-        "select t.id from t cross join (values (1), (2)) as q(x) where t.id = q.x",
-        "select id from t natural join (select id from t) u where (id in (0, 1)) and true",
-        "select distinct on (t.id) t.id from t natural left join t u order by t.id",
-        "select t.id from t, t u where t.id = u.id and exists (select 1 from t w join t x using (id))",
-        "select left(s, 1), (1 + 2) from (values ('a'), ('b')) as q (s)",
-    ],
-)
-async def test_a_whole_statement_is_carried_out(text):
-    async with sessions() as (session,):
-        await session.execute("create table t (id int primary key, s text); insert into t values (0, 'a'), (1, 'b')")
-        assert await rows(session, text)
-
-
 LATE = pa.array([86_400_000_000], pa.int64()).view(pa.time64("us"))
 NO_TEXT = pa.array([b"\xff"], pa.binary()).view(pa.string())
 
