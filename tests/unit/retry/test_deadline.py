@@ -62,8 +62,8 @@ def bare(node: ast.AST, *, covered: bool) -> Iterator[int]:
         inner = covered or any(names(handler.type) & {"TimeoutError", "Exception"} for handler in node.handlers)
         for each in node.body:
             yield from bare(each, covered=inner)
-        for each in (*node.handlers, *node.orelse, *node.finalbody):
-            yield from bare(each, covered=covered)
+        for other in (*node.handlers, *node.orelse, *node.finalbody):
+            yield from bare(other, covered=covered)
         return
     if isinstance(node, ast.With | ast.AsyncWith):
         covered = covered or any("TimeoutError" in names(item.context_expr) for item in node.items)
