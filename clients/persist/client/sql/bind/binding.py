@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from persist.client.sql.bind import functions
 from persist.client.sql.bind.exact import check_quoted
 from persist.client.sql.bind.meaning import meant
+from persist.client.sql.bind.truths import check_truths
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.client.sql.parse.statements import Select
@@ -184,6 +185,7 @@ class _Binding:
                 self.reads.append(described)
         if depth == 0 and self._is_exact:
             check_quoted(query, (name for _, described in found for name in described.column_names))
+            check_truths(query, (described.schema for _, described in found if described.schema is not None))
         _unqualified(query)
         named = query.copy() if depth == 0 else query
         # Before views take the places of their names: what is in these has been through it.

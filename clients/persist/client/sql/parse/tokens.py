@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias, TypeVar
 
 from persist.client.sql.errors import SqlSyntax
+from persist.client.sql.parse.cut_off import cut_off
 from persist.client.sql.parse.literals import Cut, Literals, restored, shortened
 from persist.core.catalog.ddl.statements import NAME_MAX, QualifiedName
 from persist.extras import extra
@@ -130,9 +131,9 @@ class Tokens:
         """The characters of the statement."""
         return self.text[self._tokens[0].start : self._tokens[-1].end + 1]
 
-    def fail(self, expected: str, *, hint: str = "", token: Token | None = None) -> NoReturn:
-        """Raise SqlSyntax: something else was expected here."""
-        found = token or self.peek
+    def fail(self, expected: str, *, hint: str = "", token: Token | None = None, at_end: bool = False) -> NoReturn:
+        """Raise SqlSyntax: something else was expected here, at ``token``, or ``at_end``."""
+        found = None if at_end else token or self.peek
         last = self._tokens[-1]
         line, column = place(self.text, found.start if found is not None else last.end + 1)
         raise SqlSyntax(
@@ -349,6 +350,10 @@ class Tokens:
         tokens = self._tokens[self.at : end]
         if not tokens:
             self.fail("a query")
+        if (lacking := cut_off(tokens)) is not None:
+            expected, at = lacking
+            following = self._tokens[self.at + at :]
+            self.fail(expected, token=following[0] if following else None, at_end=not following)
         dialect = Dialect()
         try:
             parsed = dialect.parser(dialect=dialect).parse(
