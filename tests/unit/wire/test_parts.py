@@ -19,8 +19,8 @@ from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, VersionMismatch
 from persist.wire.checksum import crc32c
-from persist.wire.columnar import decode as columnar_decode
 from persist.wire.columnar import Choice, decode_inline, encode_inline, encode_parts, part_batches
+from persist.wire.columnar import decode as columnar_decode
 from persist.wire.columnar.row_group import RowGroup
 
 SCHEMA = Schema({"k": pa.int64(), "name": pa.string()}, {"v": pa.float64(), "w": pa.binary()})

@@ -135,9 +135,7 @@ class _PartReader:
         self._bytes = _Verified(part.encoded_bytes)
         self._group_bytes: list[int] = []
 
-    def tables(
-        self, wanted: list[str], limits: KeyRange, batch_rows: int, choice: Choice | None
-    ) -> Iterator[pa.Table]:
+    def tables(self, wanted: list[str], limits: KeyRange, batch_rows: int, choice: Choice | None) -> Iterator[pa.Table]:
         """Decoded pieces of the blocks that overlap the range, in order; the rows chosen of each."""
         part = self._part
         if not part.blocks:

@@ -2,7 +2,8 @@
 
 A page says how long its values are only once it is decoded: a value that stands once in a dictionary may be meant by
 each row. So texts with a dictionary are read as numbers into it, which takes little whatever is in it, and become texts
-when it is known how many bytes that makes; other texts are decoded few rows at a time. Source: reliability.md finding 9.
+when it is known how many bytes that makes; other texts are decoded few rows at a time.
+Source: reliability.md finding 9.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,9 +73,7 @@ class RowGroup:
         chosen = [found[field.name] for field in self.fields if field.name in wanted]
         return pa.Table.from_arrays([column for _, column in chosen], schema=pa.schema([field for field, _ in chosen]))
 
-    def _columns(
-        self, wanted: Iterable[str], rows: ArrowArray | None
-    ) -> dict[str, tuple[ArrowField, ArrowColumn]]:
+    def _columns(self, wanted: Iterable[str], rows: ArrowArray | None) -> dict[str, tuple[ArrowField, ArrowColumn]]:
         """Columns as they were read, each with its field: these ``rows`` of them."""
         names = [field.name for field in self.fields if field.name in set(wanted)]
         coded = self._coded(names)
@@ -109,9 +108,7 @@ class RowGroup:
             and found[name].total_uncompressed_size < DICTIONARY_BYTES_MAX
         ]
 
-    def _whole(
-        self, field: ArrowField, column: ArrowColumn, rows: ArrowArray | None
-    ) -> tuple[ArrowField, ArrowColumn]:
+    def _whole(self, field: ArrowField, column: ArrowColumn, rows: ArrowArray | None) -> tuple[ArrowField, ArrowColumn]:
         if not T.is_dictionary(column.type):
             self.counted(column.nbytes)
             return field, column if rows is None else column.take(rows)
