@@ -14,7 +14,7 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
-from persist.arrow import ArrowArray
+from persist.arrow import ArrowArray, array_of
 from persist.core.data.merging.cursors import RUN_BYTES_MAX
 from persist.core.data.merging.merge import LargeKey, PartSource, merge
 from persist.core.data.merging.pooling import pooled
@@ -498,7 +498,7 @@ def _numbers_of(table: pa.Table, where: Iterable[Predicate]) -> ArrowArray | Non
     found = _filtered(table.append_column(number, rows), where).column(number)
     if len(found) == table.num_rows:
         return None
-    return found.chunk(0) if found.num_chunks == 1 else pa.concat_arrays(found.chunks or [rows.slice(0, 0)])
+    return found.chunk(0) if found.num_chunks == 1 else array_of(found.to_numpy(), pa.int64())
 
 
 @functools.lru_cache(maxsize=256)

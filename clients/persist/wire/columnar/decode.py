@@ -27,7 +27,7 @@ from persist.wire.columnar.inline import (
     decode_inline,
     rewrite_times,
 )
-from persist.wire.columnar.row_group import Choice, RowGroup
+from persist.wire.columnar.row_group import Choice, ChoiceFailed, RowGroup
 
 Read = Callable[[int, int], bytes | memoryview]
 """Bytes [start, end) of the blob; blocks until they are there."""
@@ -217,28 +217,36 @@ class _PartReader:
         try:
             step = min(batch_rows, self._step(metadata.row_group(group), group, names))
             if rows <= batch_rows or (choice is not None and self._group_bytes[group] <= _WHOLE_BYTES_MAX):
-                yield self._whole(metadata, group, names, step, choice)
-                return
+                whole = self._whole(metadata, group, names, step, batch_rows, choice)
+                if whole is not None:
+                    yield whole
+                    return
             reader = pq.ParquetFile(pa.PythonFile(self._bytes, mode="r"), metadata=metadata)
             batches = reader.iter_batches(batch_size=step, row_groups=[group], columns=names, use_threads=False)
             for table in self._gathered(batches, group, names, batch_rows):
                 yield table if choice is None else choice.of(table)
+        except ChoiceFailed as failed:
+            raise failed.__cause__ or failed from None
         except MemoryError:
             raise  # Arrow's is an ArrowException, too
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise corrupt("a part cannot be decoded", part, str(error)[:200], row_group=group) from error
 
     def _whole(
-        self, metadata: pq.FileMetaData, group: int, names: list[str], step: int, choice: Choice | None
-    ) -> pa.Table:
-        """A row group decoded at once, or what is chosen of it."""
-        count = self._counter(group, names)
-        varying = frozenset(name for name, width in self._leaves if width is None)
-        file, fields = pa.PythonFile(self._bytes, mode="r"), list(self._schema.updates)
+        self, metadata: pq.FileMetaData, group: int, names: list[str], step: int, rows_max: int, choice: Choice | None
+    ) -> pa.Table | None:
+        """A row group decoded at once, or what is chosen of it; None where that is more rows than may be held."""
         found = RowGroup(
-            file=file, metadata=metadata, index=group, fields=fields, varying=varying, step=step, counted=count
+            file=pa.PythonFile(self._bytes, mode="r"),
+            metadata=metadata,
+            index=group,
+            fields=list(self._schema.updates),
+            varying=frozenset(name for name, width in self._leaves if width is None),
+            step=step,
+            counted=self._counter(group, names),
+            typed=self._typed,
         )
-        return self._typed(found.table(names, choice), names)
+        return found.table(names, choice, rows_max)
 
     def _counter(self, group: int, names: list[str]) -> Callable[[int], None]:
         """What is called with bytes decoded of a row group. Raises CorruptData once they are more than declared."""
@@ -276,11 +284,11 @@ class _PartReader:
     def _table(self, batches: list[pa.RecordBatch], names: list[str]) -> pa.Table:
         """The batches as one table."""
         table = pa.Table.from_batches(batches).select(names)
-        return self._typed(table.combine_chunks() if len(batches) > 1 else table, names)
+        return self._typed(table.combine_chunks() if len(batches) > 1 else table)
 
-    def _typed(self, table: pa.Table, names: list[str]) -> pa.Table:
+    def _typed(self, table: pa.Table) -> pa.Table:
         """The table in the schema's types: Parquet has no seconds."""
-        target = pa.schema([self._schema.updates.field(name) for name in names])
+        target = pa.schema([self._schema.updates.field(name) for name in table.column_names])
         return table if table.schema.equals(target) else table.cast(target)
 
     def _step(self, group: pq.RowGroupMetaData, index: int, names: list[str]) -> int:

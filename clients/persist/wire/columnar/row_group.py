@@ -6,7 +6,7 @@ when it is known how many bytes that makes; other texts are decoded few rows at 
 Source: reliability.md finding 9.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from persist.arrow import ArrowArray, ArrowColumn, ArrowField
+from persist.arrow import ArrowArray, ArrowChunks, ArrowField, Piece
 from persist.core.data.types import T
 
 DICTIONARY_BYTES_MAX: Final = 1 << 20
 """Of a column chunk beyond it some pages may have no dictionary, and numbers would have to be made of their texts."""
+
+
+class ChoiceFailed(Exception):
+    """What a choice of rows raised, as its cause: nothing that is wrong with the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,16 @@ class Choice:
     columns: frozenset[str]
     rows: Callable[[pa.Table], ArrowArray | None]
 
+    def numbers(self, table: pa.Table) -> ArrowArray | None:
+        """Which rows of a table with those columns, and perhaps others. Raises ChoiceFailed."""
+        try:
+            return self.rows(table.select([name for name in table.column_names if name in self.columns]))
+        except Exception as error:
+            raise ChoiceFailed from error
+
     def of(self, table: pa.Table) -> pa.Table:
-        """The rows of a table with those columns, and perhaps others, that are asked for."""
-        rows = self.rows(table.select([name for name in table.column_names if name in self.columns]))
+        """Those rows. Raises ChoiceFailed."""
+        rows = self.numbers(table)
         return table if rows is None else table.take(rows)
 
 
@@ -39,7 +50,7 @@ class RowGroup:
     """One row group of a file. ``fields``: of all its columns. ``varying``: the columns whose values vary in size.
 
     ``step``: rows of such columns decoded at once. ``counted`` is called with what has been decoded, in bytes, and
-    before it is where that is known: what it raises ends the decoding.
+    before it is where that is known: what it raises ends the decoding. ``typed`` gives columns their own types.
     """
 
     file: pa.NativeFile
@@ -49,47 +60,53 @@ class RowGroup:
     varying: frozenset[str]
     step: int
     counted: Callable[[int], None]
+    typed: Callable[[pa.Table], pa.Table]
 
-    def table(self, names: Sequence[str], choice: Choice | None) -> pa.Table:
+    def table(self, names: Sequence[str], choice: Choice | None, rows_max: int) -> pa.Table | None:
         """The columns of these names, in the order of ``fields``; with a ``choice`` of some of them, its rows.
 
         Of other columns nothing is decoded where it chooses no row, and no text that it does not choose is made.
+        None where these are more than ``rows_max``: a caller that holds so few is to decode as many at a time.
+        Raises ChoiceFailed.
         """
-        wanted = set(names)
-        asked = wanted if choice is None else choice.columns & wanted
-        found = self._columns(asked, None)
-        rows = None
-        if choice is not None:
-            looked = [field.name for field in self.fields if field.name in asked]
-            rows = choice.rows(pa.table([found[name][1] for name in looked], names=looked))
-            if rows is not None:
-                found = {name: (field, column.take(rows)) for name, (field, column) in found.items()}
-                if not len(rows):
-                    # Nothing of the others is looked at: their types are the schema's.
-                    rest = [field for field in self.fields if field.name in wanted - asked]
-                    found |= {field.name: (field, pa.chunked_array([], field.type)) for field in rest}
-                    asked = wanted
-        found |= self._columns(wanted - asked, rows)
-        chosen = [found[field.name] for field in self.fields if field.name in wanted]
-        return pa.Table.from_arrays([column for _, column in chosen], schema=pa.schema([field for field, _ in chosen]))
+        wanted = [field.name for field in self.fields if field.name in names]
+        if choice is None:
+            return self._columns(wanted, None) if self._rows <= rows_max else None
+        looked = self._columns([name for name in wanted if name in choice.columns], None)
+        rows = choice.numbers(looked)
+        if (self._rows if rows is None else len(rows)) > rows_max:
+            return None
+        if rows is not None:
+            looked = looked.take(rows)
+            if not len(rows):
+                return pa.schema([field for field in self.fields if field.name in wanted]).empty_table()
+        others = [name for name in wanted if name not in choice.columns]
+        if not others:
+            return looked
+        rest = self._columns(others, rows)
+        sides = [looked if name in choice.columns else rest for name in wanted]
+        columns = [side.column(name) for side, name in zip(sides, wanted, strict=True)]
+        fields = [side.field(name) for side, name in zip(sides, wanted, strict=True)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
-    def _columns(self, wanted: Iterable[str], rows: ArrowArray | None) -> dict[str, tuple[ArrowField, ArrowColumn]]:
-        """Columns as they were read, each with its field: these ``rows`` of them."""
-        names = [field.name for field in self.fields if field.name in set(wanted)]
+    @property
+    def _rows(self) -> int:
+        return self.metadata.row_group(self.index).num_rows
+
+    def _columns(self, names: list[str], rows: ArrowArray | None) -> pa.Table:
+        """Columns in their own types: these ``rows`` of them."""
         coded = self._coded(names)
         apart = [name for name in names if name in self.varying and name not in coded]
-        found: dict[str, tuple[ArrowField, ArrowColumn]] = {}
+        found: dict[str, tuple[ArrowField, ArrowChunks]] = {}
         if len(apart) < len(names):
             reader = pq.ParquetFile(self.file, metadata=self.metadata, read_dictionary=coded)
-            table = reader.read_row_group(
-                self.index, columns=[name for name in names if name not in apart], use_threads=False
-            )
-            for name in names:
-                if name not in apart:
-                    found[name] = self._whole(table.field(name), table.column(name), rows)
+            whole = [name for name in names if name not in apart]
+            table = reader.read_row_group(self.index, columns=whole, use_threads=False)
+            found |= {name: self._whole(table.field(name), table.column(name), rows) for name in whole}
         if apart:
             found |= self._stepwise(apart, rows)
-        return found
+        arrays, fields = [found[name][1] for name in names], [found[name][0] for name in names]
+        return self.typed(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
 
     def _coded(self, names: Sequence[str]) -> list[str]:
         """The columns that are read as numbers into their dictionaries. They are flat: each is a column of the file."""
@@ -108,34 +125,32 @@ class RowGroup:
             and found[name].total_uncompressed_size < DICTIONARY_BYTES_MAX
         ]
 
-    def _whole(self, field: ArrowField, column: ArrowColumn, rows: ArrowArray | None) -> tuple[ArrowField, ArrowColumn]:
+    def _whole(self, field: ArrowField, column: ArrowChunks, rows: ArrowArray | None) -> tuple[ArrowField, ArrowChunks]:
         if not T.is_dictionary(column.type):
             self.counted(column.nbytes)
             return field, column if rows is None else column.take(rows)
         kind = column.type.value_type
-        texts = [self._texts(chunk, rows if column.num_chunks == 1 else None) for chunk in column.chunks]
-        joined = pa.chunked_array(texts, kind)
-        return field.with_type(kind), joined if rows is None or column.num_chunks == 1 else joined.take(rows)
+        alone = column.num_chunks == 1
+        texts = [self._texts(chunk, rows if alone else None) for chunk in column.chunks]
+        joined: ArrowChunks = pa.chunked_array(texts, kind)
+        return field.with_type(kind), joined if rows is None or alone else joined.take(rows)
 
-    def _texts(self, coded: pa.DictionaryArray, rows: ArrowArray | None) -> ArrowArray:
+    def _texts(self, coded: Piece, rows: ArrowArray | None) -> ArrowArray:
         """What the numbers mean. SUBTLE: Arrow does not look whether they are the dictionary's before it is asked."""
         chosen = coded.indices if rows is None else coded.indices.take(rows)
         lengths = pc.binary_length(coded.dictionary).take(chosen)
         self.counted((pc.sum(lengths).as_py() or 0) + 4 * len(chosen))
-        return coded.dictionary.take(chosen)
+        texts: ArrowArray = coded.dictionary.take(chosen)
+        return texts
 
-    def _stepwise(self, names: list[str], rows: ArrowArray | None) -> dict[str, tuple[ArrowField, ArrowColumn]]:
+    def _stepwise(self, names: list[str], rows: ArrowArray | None) -> dict[str, tuple[ArrowField, ArrowChunks]]:
         reader = pq.ParquetFile(self.file, metadata=self.metadata)
+        steps = reader.iter_batches(batch_size=self.step, row_groups=[self.index], columns=names, use_threads=False)
         held = []
-        for batch in reader.iter_batches(
-            batch_size=self.step, row_groups=[self.index], columns=names, use_threads=False
-        ):
+        for batch in steps:
             self.counted(batch.nbytes)
             held.append(batch)
         table = pa.Table.from_batches(held)
-        if table.column(0).num_chunks > 1:
-            table = table.combine_chunks()
-        return {
-            name: (table.field(name), table.column(name) if rows is None else table.column(name).take(rows))
-            for name in names
-        }
+        table = table.combine_chunks() if len(held) > 1 else table
+        chosen = table if rows is None else table.take(rows)
+        return {name: (chosen.field(name), chosen.column(name)) for name in names}
