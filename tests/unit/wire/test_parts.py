@@ -388,6 +388,15 @@ def test_what_is_not_chosen_is_not_decoded(monkeypatch):
     assert [each for each in decoded if each] == [{"k"}, {"k"}, {"name", "v", "w", "ts", "diff"}, {"k"}]
 
 
+@pytest.mark.parametrize("batch_rows", [10, 65_536])
+def test_what_a_choice_raises_is_not_taken_for_damage(batch_rows):
+    def refuses(found):
+        raise pa.ArrowInvalid("not like this")
+
+    with pytest.raises(pa.ArrowInvalid, match="not like this"):
+        stored(rows(30)).table(batch_rows=batch_rows, choice=Choice(frozenset({"k"}), refuses))
+
+
 def test_columns_whose_names_hold_dots_come_back():
     schema = Schema({"a.b": pa.int64()}, {"a": pa.struct([("b", pa.string())]), "c.d": pa.list_(pa.int8())})
     size = 2000
