@@ -498,7 +498,7 @@ def _numbers_of(table: pa.Table, where: Iterable[Predicate]) -> ArrowArray | Non
     found = _filtered(table.append_column(number, rows), where).column(number)
     if len(found) == table.num_rows:
         return None
-    return found.chunk(0) if found.num_chunks == 1 else array_of(found.to_numpy(), pa.int64())
+    return array_of(found.to_numpy(), pa.int64())
 
 
 @functools.lru_cache(maxsize=256)
