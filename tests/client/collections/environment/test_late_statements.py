@@ -26,7 +26,7 @@ from persist.core.catalog.values import ObjectType, Space
 from persist.core.data.schema import Schema
 from persist.core.ids import Token
 from persist.core.time.errors import DependentObjects
-from persist.errors import InvalidArgument, PersistError
+from persist.errors import Indeterminate, InvalidArgument, PersistError
 from persist.settings import Settings
 from persist.testing.twice import _raw
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from persist.arrow import ArrowField
 from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.core.data.schema import Schema
@@ -218,7 +219,7 @@ def _user_defined(kind: object) -> str:
     return str(getattr(found, "name", found)).lower()
 
 
-def _only(fields: Iterable[pa.Field], is_it: Callable[[pa.DataType], bool]) -> set[str]:
+def _only(fields: Iterable[ArrowField], is_it: Callable[[pa.DataType], bool]) -> set[str]:
     """The names that columns of such a type have, and no others."""
     known = list(fields)
     return {each.name for each in known if is_it(each.type)} - {each.name for each in known if not is_it(each.type)}
