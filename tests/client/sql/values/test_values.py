@@ -229,3 +229,25 @@ async def test_what_is_no_value_of_a_type_is_refused_before_it_is_in_a_table(mod
         await session.execute("insert into t values (4, '09:00', 'c')")
         found = await rows(session, "select * from t order by id")
         assert found == [(1, datetime.time(8), "a"), (4, datetime.time(9), "c")]
+
+
+async def test_numbers_are_divided_and_rounded_as_in_postgresql():
+    async with sessions() as (session,):
+        await session.execute(
+            "create table w (id bigint primary key, i int, n numeric(10, 2), r real);"
+            "insert into w values (2, 2, 1.005::float8, 0.285::real), (3, 3, 0.285::float8, 2.5::real),"
+            " (4, 4, 12345678::float8, null), (5, 1, 1e-9::float8, null)"
+        )
+        assert [n for (n,) in await rows(session, "select n::text from w order by id")] == [
+            "1.01", "0.29", "12345678.00", "0.00",
+        ]  # fmt: skip
+        found = await session.execute(
+            "select sum(id)/count(*), sum(id * 2)/4, sum(i)/4, (sum(id))/(4), sum(id) from w where id < 4;"
+            "select x/4, y from (select sum(id) as x, 1 as y from w) q; select sum(id) over ()/4, id/2 from w"
+        )
+        assert found[0].rows == [(2.5, 2.5, 1, 1.25, 5)]
+        assert found[1].rows == [(3.5, 1)]
+        assert sorted(found[2].rows) == [(3.5, 1), (3.5, 1), (3.5, 2), (3.5, 2)]
+        for number in ("'NaN'::float8", "'-inf'::float8", "1e30::float8"):
+            with pytest.raises(SqlFailed):
+                await session.execute(f"insert into w (id, n) values (9, {number})")

@@ -46,6 +46,10 @@ _NUMBERS: Final = (
 )  # fmt: skip
 _ARITHMETIC: Final = (exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _WHOLES: Final = (exp.Count, exp.Length)
+_OF_WHOLES: Final = (exp.Column, exp.Identifier, exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Literal)
+"""What a whole number is computed of that is as large as its columns."""
+_SUM: Final = "decimal(38, 0)"
+"""A sum of BIGINT is NUMERIC in PostgreSQL, and so divides with a rest."""
 _COMPARED: Final = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _TEXTS: Final = frozenset({"TEXT", "VARCHAR", "CHAR", "NCHAR", "NVARCHAR", "BPCHAR", "USERDEFINED"})
 
@@ -81,23 +85,47 @@ class _Integers:
         self._numbers = _only(fields, _is_number) - given
         self._integers = _only(fields, pa.types.is_integer) - given
         self._texts = _only(fields, _is_text) - given
+        self._large = _only(fields, _is_large) - given
+        self._sums: set[str] = set()
+        self._sums = {each.alias for each in query.find_all(exp.Alias) if self._is_large_sum(each.this)}
 
     def checked(self, named: Named) -> exp.Expr:
         self._check_conditions()
-        if next(self._found(self._query), None) is None:
+        if next(self._found(self._query), None) is None and next(self._quotients(self._query), None) is None:
             return self._query
         query = self._query.copy()
-        found = list(self._found(query))
+        found, quotients = list(self._found(query)), list(self._quotients(query))
         for each in (node for node, _ in found if node.find(exp.Columns) is not None):
             raise SqlNotSupported("what COLUMNS gives is not cast to integers", hint="name the columns", **where(each))
-        columns = {id(each): each for node, _ in found for each in _unnamed(node)}.values()
+        changed = [*(node for node, _ in found), *quotients]
+        columns = {id(each): each for node in changed for each in _unnamed(node)}.values()
         names = [(column, named(column.sql(dialect="duckdb"))) for column in columns]
         for column, name in names:
             alias = exp.alias_(exp.Null(), name, quoted=True)
             column.replace(alias)
             alias.set("this", column)
         self._change(found)
+        for each in quotients:
+            each.replace(exp.cast(each.copy(), exp.DataType.build(_SUM)))
         return query
+
+    def _quotients(self, query: exp.Expr) -> Iterator[exp.Expr]:
+        """Sums of large whole numbers that are divided: DuckDB has them as whole ones, which divide without a rest."""
+        for node in query.find_all(exp.Div):
+            yield from (each for each in (node.this, node.expression) if self._is_large_sum(each))
+
+    def _is_large_sum(self, node: exp.Expr) -> bool:
+        node = _bare(node)
+        if isinstance(node, exp.Column):
+            return node.name in self._sums
+        while isinstance(node, exp.Window | exp.Filter):
+            node = node.this
+        if not isinstance(node, exp.Sum):
+            return False
+        summed = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+        names = {each.name for each in summed.find_all(exp.Column)}
+        is_plain = all(isinstance(each, _OF_WHOLES) for each in summed.walk())
+        return is_plain and bool(names & self._large) and names <= self._integers
 
     def _check_conditions(self) -> None:
         """A number is no condition: DuckDB takes all but zero to hold."""
@@ -227,6 +255,10 @@ def _only(fields: Iterable[ArrowField], is_it: Callable[[pa.DataType], bool]) ->
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(kind) or pa.types.is_uint64(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
