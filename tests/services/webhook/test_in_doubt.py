@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from services.process import ShardProcess
 from services.proxy import Proxy, proxy_to
 from services.webhook.senders import rows
 
-from persist import Indeterminate, OutcomeForgotten, PersistError
+from persist import Determinate, Indeterminate, OutcomeForgotten
 from persist.runtime import system
 from persist_ingest import Location, Records, create
 from persist_ingest.location import client, release
@@ -87,32 +86,42 @@ async def test_an_append_whose_answer_is_lost_is_there_once(tmp_path: Path, name
 
 
 class Forgetful(WebhookTable):
-    """Its first append happens, and the shard has forgotten by then that it did; and what is read then is cut off."""
+    """Its first append happens, and the shard has forgotten by then that it did; and the location is away then."""
 
-    proxy: Proxy
+    leaves: Callable[[], object]
     appended = 0
+    is_away = False
 
     def _sent(self, *call: Any) -> Any:
         outcome = super()._sent(*call)
         self.appended += 1
         if self.appended > 1:
             return outcome
-        self.proxy.silent = True
+        self.leaves()
+        self.is_away = True
         raise OutcomeForgotten("whether it was appended is forgotten", hint="read the table")
 
+    def _newest(self, left: float) -> int:
+        return super()._newest(min(left, 0.2) if self.is_away else left)
 
-def forgotten(place: Location, proxy: Proxy, cut: Callable[[], object]) -> None:
+
+def forgotten(place: Location, leaves: Callable[[], object], returns: Callable[[], object]) -> None:
     source = create(place, "hook", "webhook", {"check": "none", "idempotencyHeader": "Key"})
     memory = Memory(24)
-    table = Forgetful(client(place), source, "rows", memory, lambda seconds: None)
-    table.proxy = proxy
+
+    def pause(seconds: float) -> None:
+        if table.is_away:
+            raise Determinate("its time is up", hint="repeat it")
+
+    table = Forgetful(client(place), source, "rows", memory, pause)
+    table.leaves = leaves
     batch = Rows(definition_of(source.definition)).of([Delivery(b"{}", {}, system().now_ms(), "a")]).rows
     wanted: Callable[[], pa.RecordBatch] = lambda: batch.slice(0, 0 if known(memory) else 1)  # noqa: E731
     with pytest.raises(Indeterminate):
-        table.append(wanted, system().monotonic() + 3.0)
-    proxy.silent = False
-    cut()
-    assert table.append(wanted, system().monotonic() + 30.0) is None
+        table.append(wanted, system().monotonic() + 120.0)
+    returns()
+    table.is_away = False
+    assert table.append(wanted, system().monotonic() + 120.0) is None
     assert table.appended == 1
     assert known(memory)
     table.close()
@@ -122,45 +131,14 @@ def forgotten(place: Location, proxy: Proxy, cut: Callable[[], object]) -> None:
 
 async def test_an_append_that_is_forgotten_and_cannot_be_looked_up_is_in_doubt(tmp_path: Path):
     shards = await ShardProcess(tmp_path).start()
+    loop = asyncio.get_running_loop()
     async with proxy_to(shards.endpoint) as proxy:
         place = Location(endpoint=proxy.endpoint, blob=f"file:{tmp_path}/blob")
-        cut = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, proxy.cut)
-        await asyncio.to_thread(forgotten, place, proxy, cut)
+
+        async def away() -> None:
+            proxy.shut()
+
+        leaves = lambda: asyncio.run_coroutine_threadsafe(away(), loop).result()  # noqa: E731
+        returns = lambda: asyncio.run_coroutine_threadsafe(proxy.open(), loop).result()  # noqa: E731
+        await asyncio.to_thread(forgotten, place, leaves, returns)
     await shards.kill()
-
-
-def test_of_what_others_appended_a_part_is_not_remembered(tmp_path: Path):
-    """A repetition is answered once the times before what was looked at are applied, so not by rows of later ones."""
-    place = Location(directory=str(tmp_path / "data"))
-    source = create(place, "hook", "webhook", {"check": "none", "idempotencyHeader": "Key"})
-    memory = Memory(24)
-    made = Rows(definition_of(source.definition))
-
-    def row(key: str) -> pa.RecordBatch:
-        body = os.urandom(200_000).hex().encode()
-        return made.of([Delivery(b'"' + body + b'"', {}, system().now_ms(), key)]).rows
-
-    mine = WebhookTable(client(place), source, "rows", memory, lambda seconds: None)
-    mine.append(lambda: row("mine"), system().monotonic() + 30.0)
-    before = set(tmp_path.glob("data/**/*"))
-    other = WebhookTable(client(place), source, "rows", Memory(24), lambda seconds: None)
-    for key in ("b", "c"):
-        other.append(functools.partial(row, key), system().monotonic() + 30.0)
-    # The second of them cannot be read for now.
-    parts = sorted(
-        (each for each in set(tmp_path.glob("data/**/*")) - before if each.is_file() and each.stat().st_size > 200_000),
-        key=lambda each: each.stat().st_mtime_ns,
-    )
-    assert len(parts) == 2
-    away = parts[1].rename(tmp_path / "away")
-    with pytest.raises(PersistError):
-        mine.beat(system().now_ms(), 1.0)
-        mine.append(lambda: row("d"), system().monotonic() + 1.0)
-    assert memory.of("b", system().now_ms()) is None
-    away.rename(parts[1])
-    assert mine.append(lambda: row("d").slice(0, 0), system().monotonic() + 30.0) is None
-    mine.append(lambda: row("d"), system().monotonic() + 30.0)
-    assert all(memory.of(key, system().now_ms()) for key in ("mine", "b", "c", "d"))
-    for each in (mine, other):
-        each.close()
-    release(place)
