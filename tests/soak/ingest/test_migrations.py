@@ -162,7 +162,7 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
         thread.start()
     failures: list[BaseException] = []
     killing = threading.Thread(
-        target=_guarded, args=(failures, _kill, ingesters, upstream, sessions, seen, stopping), daemon=True
+        target=_guarded, args=(failures, _kill, here, ingesters, upstream, sessions, seen, stopping), daemon=True
     )
     killing.start()
     begun = time.monotonic()
@@ -201,17 +201,23 @@ def _guarded(failures: list[BaseException], action: Any, *given: Any) -> None:
 
 
 def _kill(
+    here: Location,
     ingesters: list[Ingester],
     upstream: servers.Server,
     sessions: list[Session],
     seen: Seen,
     stopping: threading.Event,
 ) -> None:
-    """One ingester after the other, and now and then the server."""
+    """One ingester after the other, and now and then the server: anywhere, but not before they did anything."""
     chance = random.Random(SEED)
+    marks = Records(client(here)).source("shop").shards[MARKS]
     restarts = [SECONDS * (number + 0.5) / RESTARTS for number in range(RESTARTS)]
     begun = time.monotonic()
     while not stopping.wait(chance.uniform(0.2, 1.0) * KILL_SECONDS):
+        before = client(here).recent_upper(marks)
+        while not stopping.wait(chance.uniform(0.0, 0.3)) and client(here).recent_upper(marks) == before:
+            for each in ingesters:
+                each.check()
         victim = chance.choice(ingesters)
         victim.kill()
         seen.kills += 1
