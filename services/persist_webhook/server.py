@@ -33,9 +33,9 @@ _FULL_SECONDS: Final = 0.1
 class Limits:
     """What a sender may take. Seconds: ``idle`` between requests, ``head`` for a head, ``body`` for a body.
 
-    ``first``: for the first head, from connecting on, and for each further one of a sender of whom no request was right
-    yet. ``stalled``: within which a body that is not whole has to advance by 16 KiB. ``connections``: of which strangers
-    have half at most.
+    ``first``: for the first head, from connecting on, and for each further one of a sender of whom no request was
+    right yet. ``stalled``: within which a body that is not whole has to advance by 16 KiB. ``connections``: of which
+    strangers have half at most.
     """
 
     connections: int = 1_000

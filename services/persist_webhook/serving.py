@@ -72,7 +72,8 @@ class Served:
             self._server = WebhookServer(by_name, self._limits, self._certificates)
             address = await self._server.start(listen)
             if side_listen:
-                self._side = SidePort(_Counted([self._server.figures, *(each.figures for each in self._receivers)]), lambda: True, lambda: ())
+                counted = _Counted([self._server.figures, *(each.figures for each in self._receivers)])
+                self._side = SidePort(counted, lambda: True, lambda: ())
                 await self._side.start(Address.parse(side_listen))
         except BaseException:
             await self.stop()

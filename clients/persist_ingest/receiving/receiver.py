@@ -30,7 +30,6 @@ from persist_ingest.sources.port import Pushed
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.webhook.kind import definition_of
 from persist_ingest.sources.webhook.refusals import (
-    BUSY,
     DROPPED,
     FAILED,
     IN_DOUBT,

@@ -60,7 +60,7 @@ class Room:
         self.size = 0
         self.is_shed = False
         self.interrupt: Callable[[], None] | None = None
-        """Called where the room is taken back, by whoever waits for more of the body."""
+        """Called where the room is taken back: the wait for more of the body ends."""
         self._budget, self._seen = budget, 0
         budget.reading[self] = None
 
@@ -90,7 +90,7 @@ class Room:
         self._give_back(size)
 
     def shed(self) -> None:
-        """Give all back, and end whatever fills it."""
+        """Give all back, and end what fills it."""
         self.is_shed = True
         self._budget.reading.pop(self, None)
         self._give_back(self.size)

@@ -89,7 +89,8 @@ def served(
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(it.start(Address("127.0.0.1", 0), side_listen), loop).result(SECONDS).port
+        starting = it.start(Address("127.0.0.1", 0), side_listen)
+        yield asyncio.run_coroutine_threadsafe(starting, loop).result(SECONDS).port
     finally:
         asyncio.run_coroutine_threadsafe(it.stop(), loop).result(SECONDS)
         loop.call_soon_threadsafe(loop.stop)

@@ -4,7 +4,6 @@ import asyncio
 import re
 import urllib.request
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from alert_rules import check_expression, check_texts, expressions, rules

@@ -1,4 +1,4 @@
-"""How deliveries are sent: compressed, bounded whatever they inflate to, and by TLS, whose certificate may be renewed."""
+"""How deliveries are sent: compressed, and bounded whatever they inflate to; by TLS, its certificate renewed."""
 
 import gzip
 import hashlib

@@ -1,7 +1,7 @@
 """A database that lives: rows and migrations of all kinds at random, by several sessions, and what its tables hold.
 
-A statement that PostgreSQL refuses (a lock that is not to be had, a name that is gone) happened to nobody; so sessions
-need not know of each other.
+A statement that PostgreSQL refuses (a lock that is not to be had, a name that is gone) did not happen; so sessions need
+not know of each other.
 """
 
 import contextlib
@@ -46,12 +46,14 @@ ROWS = (
     "DELETE FROM {t} WHERE id IN (SELECT id FROM {t} ORDER BY random() LIMIT {few})",
     "BEGIN; INSERT INTO {t} (id, name) VALUES (nextval('ids'), 'a'); UPDATE {t} SET n = -{k} WHERE n > 20; COMMIT",
     "BEGIN; INSERT INTO {t} (id, name) VALUES (nextval('ids'), 'gone'); DELETE FROM {t}; ROLLBACK",
-    "BEGIN; INSERT INTO {t} (id, name) VALUES (nextval('ids'), 's'); SAVEPOINT s; DELETE FROM {t}; ROLLBACK TO s; COMMIT",
+    "BEGIN; INSERT INTO {t} (id, name) VALUES (nextval('ids'), 's'); SAVEPOINT s; DELETE FROM {t}; "
+    "ROLLBACK TO s; COMMIT",
 )
 LARGE = ("INSERT INTO {t} (id, name, n) SELECT nextval('ids'), 'l', i FROM generate_series(1, 3000) i",)
 EMPTIED = (
     "TRUNCATE {t}",
-    "BEGIN; TRUNCATE {t}; INSERT INTO {t} (id, name, n) SELECT nextval('ids'), 't', i FROM generate_series(1, 9) i; COMMIT",
+    "BEGIN; TRUNCATE {t}; INSERT INTO {t} (id, name, n) SELECT nextval('ids'), 't', i FROM generate_series(1, 9) i; "
+    "COMMIT",
     "BEGIN; DELETE FROM {t} WHERE id % 2 = 0; TRUNCATE {t}; COMMIT",
     "TRUNCATE {t}, {u}",
     "DELETE FROM {t} WHERE id > 2000",
@@ -226,7 +228,8 @@ def still(sessions: Sequence[Session]) -> Iterator[None]:
 
 
 _IDENTITIES = """
-SELECT format('ALTER TABLE %s REPLICA IDENTITY %s', c.oid::regclass, CASE c.relname WHEN 'keyed' THEN 'DEFAULT' ELSE 'FULL' END)
+SELECT format('ALTER TABLE %s REPLICA IDENTITY %s', c.oid::regclass,
+              CASE c.relname WHEN 'keyed' THEN 'DEFAULT' ELSE 'FULL' END)
 FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 WHERE (i.inhparent IS NOT NULL OR c.relname = ANY (%s)) AND c.relkind IN ('r', 'p')
   AND c.relreplident <> 'f' AND NOT (c.relname = 'keyed' AND c.relreplident = 'd')
