@@ -172,9 +172,7 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
             assert not failures, failures
             with still(sessions):
                 _compare(here, dsn, number, seen, mender)
-            for each in threads:
-                failure = each.failure
-                assert failure is None, failure
+            assert not any(thread.failure for thread in threads), [thread.failure for thread in threads]
         counts = status(here, "shop", ask_upstream=False, count_rows=True).counts
         assert not any(each.negative for each in counts.values()), counts
     finally:
@@ -286,7 +284,7 @@ def _is_equal(here: Location, source: Any, export: str, upper: int, connection: 
     found: Counter[Any] = Counter()
     by_name = {name: [each for each in table.schema.names if _is_of(name, each)] for name in names}
     rest = set(table.schema.names) - {each for group in by_name.values() for each in group} - {"diff"}
-    rows = {name: table[name].to_pylist() for name in table.schema.names}
+    rows: dict[str, list[Any]] = {name: table[name].to_pylist() for name in table.schema.names}
     for at, diff in enumerate(rows["diff"]):
         assert not any(rows[name][at] is not None for name in rest), (export, rest, "a column that is gone is not null")
         row = []
