@@ -156,7 +156,7 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
     seen, stopping = Seen(), threading.Event()
     sessions = [Session(dsn, SEED * 10 + number, time.sleep, stopping) for number in range(SESSIONS)]
     mender = Mender(here, dsn, seen, stopping)
-    threads = [*sessions, mender]
+    threads: list[Session | Mender] = [*sessions, mender]
     for thread in threads:
         thread.start()
     failures: list[BaseException] = []
