@@ -166,7 +166,7 @@ def test_room_is_of_what_came_and_taken_back_from_what_advanced_least_recently()
             slow.grow(1)
         assert refusal.value.kind is BUSY
         fast.keep()
-        # What waits to be appended is not taken back: who comes waits, and is told so before it sends.
+        # What waits to be appended is not taken back: who comes waits, and is refused before it sends.
         with pytest.raises(Refused):
             budget.enter(500)
         with budget.enter(399) as last, pytest.raises(Refused):

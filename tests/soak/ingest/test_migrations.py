@@ -177,8 +177,8 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
         assert not any(each.negative for each in counts.values()), counts
     finally:
         stopping.set()
-        for thread in (*threads, killing):
-            thread.join(60)
+        for ending in (*threads, killing):
+            ending.join(60)
         for each in ingesters:
             if each.process is not None:
                 each.process.close()
