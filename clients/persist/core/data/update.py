@@ -24,8 +24,10 @@ Row = tuple[tuple[Any, Any], Any, Any]
 def normalise(data: pa.Table | pa.RecordBatch, schema: Schema) -> pa.Table:
     """The rows with the columns of ``schema.updates``, in order, in storage types and with canonical values.
 
-    Takes any encoding of a column's type, an all-null column, and any integer type for ``ts`` and ``diff``.
-    Raises SchemaMismatch (columns missing, unknown or of another type), InvalidArgument (a value that does not fit).
+    Takes any encoding of a column's type, an all-null column, and any integer type for ``ts`` and ``diff``. What it
+    returns can be read back by every reader: each value is looked at, as what made the arrays may not have.
+    Raises SchemaMismatch (columns missing, unknown or of another type), InvalidArgument (a value that does not fit,
+    such as a time of 24:00:00 or a text that is not UTF-8).
     """
     given = data.schema.names
     expected = schema.updates.names
@@ -38,7 +40,30 @@ def normalise(data: pa.Table | pa.RecordBatch, schema: Schema) -> pa.Table:
     columns = [
         _integers(table, field) if field in (TS, DIFF) else _column(table, field, schema) for field in schema.updates
     ]
-    return pa.Table.from_arrays(columns, schema=schema.updates)
+    return _readable(pa.Table.from_arrays(columns, schema=schema.updates))
+
+
+def _readable(table: pa.Table) -> pa.Table:
+    """The table, each value of which its type allows: no reader takes others. Raises InvalidArgument."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowException:
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            _check_readable(name, column)
+        raise
+    return table
+
+
+def _check_readable(name: str, column: ArrowChunks) -> None:
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            "a value is none of its type's",
+            hint=f"the column holds {column.type}",
+            column=name,
+            reason=str(error)[:200],
+        ) from error
 
 
 def from_rows(rows: Iterable[Row], schema: Schema) -> pa.Table:

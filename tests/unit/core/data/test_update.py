@@ -132,6 +132,32 @@ def test_normalise_of_days_with_a_part_of_a_day_is_refused():
         one(pa.date64(), pa.array([5], pa.date64()))
 
 
+_NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, *map(pa.py_buffer, (struct.pack("<2i", 0, 2), b"\xff\xfe"))])
+
+
+@pytest.mark.parametrize(
+    ("role", "values"),
+    [
+        ("key", pa.array([86_400_000_000], pa.int64()).view(pa.time64("us"))),
+        ("val", pa.array([-1], pa.int32()).view(pa.time32("s"))),
+        ("key", _NOT_UTF8),
+        ("val", _NOT_UTF8),
+        ("key", pa.StructArray.from_arrays([_NOT_UTF8], ["text"])),
+        ("val", pa.ListArray.from_arrays([0, 1], _NOT_UTF8)),
+    ],
+    ids=["24:00", "before midnight", "no UTF-8", "no UTF-8", "no UTF-8 in a struct", "no UTF-8 in a list"],
+)
+def test_normalise_of_values_that_no_reader_would_take_is_refused(role, values):
+    with pytest.raises(InvalidArgument, match="none of its type's") as caught:
+        one(values.type, values, role=role)
+    assert caught.value.details["column"] == "c"
+
+
+def test_normalise_takes_values_behind_nulls_whatever_they_are():
+    hidden = pa.Array.from_buffers(pa.string(), 1, [pa.py_buffer(b"\0"), *_NOT_UTF8.buffers()[1:]])
+    assert one(pa.string(), hidden).to_pylist() == [None]
+
+
 @pytest.mark.parametrize("layout", [pa.list_view, pa.large_list_view, pa.large_list])
 def test_normalise_takes_every_layout_of_lists(layout):
     rows = [[1], None, [None], [], [2, 3]]
