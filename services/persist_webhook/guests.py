@@ -1,7 +1,7 @@
 """Who is connected, and who has to leave where there are too many: strangers have a part of the places, and no more.
 
-A stranger is a sender of which no request was found to be right yet. Each that connects is let in; the stranger that did
-least recently anything leaves for that. So those that only connect hold up none that send.
+A stranger is a sender of which no request was found to be right yet. Each that connects is let in; the stranger that
+did least recently anything leaves for that. So those that only connect hold up none that send.
 Source: reliability.md section 5, overload.
 """
 

@@ -145,7 +145,7 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
 
 
 def _of_reals(column: Column, kind: pa.DataType) -> Column:
-    """Floating-point numbers by the digits that are sure of them, as PostgreSQL takes them: 1.005 is no 1.00499999999999.
+    """Floating-point numbers by the digits that are sure of them, as PostgreSQL takes them: 1.005 becomes 1.01.
 
     Whole ones are taken as they are.
     """

@@ -48,8 +48,6 @@ _ARITHMETIC: Final = (exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, e
 _WHOLES: Final = (exp.Count, exp.Length)
 _OF_WHOLES: Final = (exp.Column, exp.Identifier, exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Literal)
 """What a whole number is computed of that is as large as its columns."""
-_SUM: Final = "decimal(38, 0)"
-"""A sum of BIGINT is NUMERIC in PostgreSQL, and so divides with a rest."""
 _COMPARED: Final = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _TEXTS: Final = frozenset({"TEXT", "VARCHAR", "CHAR", "NCHAR", "NVARCHAR", "BPCHAR", "USERDEFINED"})
 
@@ -106,11 +104,13 @@ class _Integers:
             alias.set("this", column)
         self._change(found)
         for each in quotients:
-            each.replace(exp.cast(each.copy(), exp.DataType.build(_SUM)))
+            each.replace(exp.cast(each.copy(), "decimal(38, 0)"))
         return query
 
     def _quotients(self, query: exp.Expr) -> Iterator[exp.Expr]:
-        """Sums of large whole numbers that are divided: DuckDB has them as whole ones, which divide without a rest."""
+        """Sums of large whole numbers that are divided: NUMERIC in PostgreSQL; DuckDB has them as whole numbers, which
+        divide without a rest.
+        """
         for node in query.find_all(exp.Div):
             yield from (each for each in (node.this, node.expression) if self._is_large_sum(each))
 
