@@ -15,6 +15,7 @@ from typing import Final
 
 import h11
 
+from persist.runtime import system
 from persist_ingest.receiving.room import Room
 from persist_ingest.sources.webhook.refusals import (
     BUSY,
@@ -134,7 +135,7 @@ class Exchange:
                         advanced()
                         clock.reschedule(min(until, loop.time() + times.stalled))
                     if pieces % _TURN == 0:
-                        await asyncio.sleep(0)
+                        await system().sleep(0)
                 return whole
         except TimeoutError:
             if room.is_shed:

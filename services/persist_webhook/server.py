@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from persist.errors import Determinate
+from persist.runtime import system
 from persist_host.address import Address
 from persist_ingest.receiving.receiver import Figure, Receiver
 from persist_ingest.sources.webhook.refusals import BUSY, NOT_FOUND, NOT_POST, Refused
@@ -113,7 +114,7 @@ class WebhookServer:
                 # Of a sender that left already, or this process has no file left for one more.
                 _log.warning("a connection was not taken: %s", error)
                 self._guests.send_one_away()
-                await asyncio.sleep(_FULL_SECONDS)
+                await system().sleep(_FULL_SECONDS)
                 continue
             if len(self._connections) >= self._limits.connections + BACKLOG:
                 connection.close()

@@ -104,7 +104,7 @@ class _Integers:
             alias.set("this", column)
         self._change(found)
         for each in quotients:
-            each.replace(exp.cast(each.copy(), "decimal(38, 0)"))
+            each.replace(_put("CAST(x AS DECIMAL(38, 0))", x=each))
         return query
 
     def _quotients(self, query: exp.Expr) -> Iterator[exp.Expr]:
