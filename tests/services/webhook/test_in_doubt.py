@@ -101,8 +101,8 @@ class Forgetful(WebhookTable):
         self.is_away = True
         raise OutcomeForgotten("whether it was appended is forgotten", hint="read the table")
 
-    def _newest(self, left: float) -> int:
-        return super()._newest(min(left, 0.2) if self.is_away else left)
+    def _caught_up(self, left: float) -> int:
+        return super()._caught_up(min(left, 0.2) if self.is_away else left)
 
 
 def forgotten(place: Location, leaves: Callable[[], object], returns: Callable[[], object]) -> None:
