@@ -255,7 +255,8 @@ async def test_texts_that_become_integers_are_looked_at_and_columns_keep_their_n
             assert names is None or list(found[0].columns) == names
         assert "error(" not in str(await rows(session, "explain select s::int, (id || '')::int from w"))
         await session.execute("create materialized view m as select id, s::int from w")
-        assert await rows(session, "select * from m") == [(1, 10)]
+        while (found := await rows(session, "select * from m")) != [(1, 10)]:
+            assert found == []  # until its first refresh
         await session.execute("insert into w values (2, '2.4'), (3, null)")
         result = await rows(session, "select id, try_cast(s as int), try_cast('1.5' as int) from w order by id")
         assert result == [(1, 10, None), (2, None, None), (3, None, None)]

@@ -4,6 +4,8 @@ They would be carried out in part: rows that are left out, or a join of everythi
 Source: docs/sql.md, queries.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Final
 
 from persist.client.sql.parse.tokens import TEXTS, Tokens
@@ -23,14 +25,12 @@ _CLOSE: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
 def check_whole(tokens: Tokens) -> None:
     """Nothing, unless a statement stops where more has to come. Raises SqlSyntax."""
     joins, values, before = [0], [False], ""
-    listed = tokens.raw
+    listed = _without_options(tokens.raw)
     for at, token in enumerate(listed):
         word = _word(token)
         after = listed[at + 1] if at + 1 < len(listed) else None
         if token.token_type is TokenType.COMMA or (word in ("ON", "USING") and joins[-1]):
-            # The name of an option may be any word.
-            is_option = at + 2 < len(listed) and listed[at + 2].token_type is TokenType.EQ
-            _check(after is not None and (is_option or not _is_end(after)), tokens, after, "a value")
+            _check(after is not None and not _is_end(after), tokens, after, "a value")
         if word == "JOIN" and before not in ("CROSS", "NATURAL") and not _is_natural(listed, at):
             joins[-1] += 1
         elif word in ("ON", "USING"):
@@ -54,6 +54,19 @@ def check_whole(tokens: Tokens) -> None:
             _check(after.token_type is not TokenType.L_PAREN, tokens, after, "a comma")
         before = word or ""
     _check(not any(joins), tokens, None, "ON or USING")
+
+
+def _without_options(listed: "Sequence[Token]") -> "list[Token]":
+    """The tokens but what stands in WITH (…): options have names of any words, and may end in a comma."""
+    found: list[Token] = []
+    depth = 0
+    for before, token in itertools.pairwise([None, *listed]):
+        assert token is not None
+        if depth or (token.token_type is TokenType.L_PAREN and before is not None and _word(before) == "WITH"):
+            depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
+        else:
+            found.append(token)
+    return found
 
 
 def _check(holds: bool, tokens: Tokens, token: "Token | None", expected: str) -> None:
