@@ -56,7 +56,7 @@ def _merges(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
             changes = folder / f"changes{number}"
             ids = data.changes(changes, few, rows, number + 1).column("id").to_pylist()
             # Some of those that a round adds are there since an earlier one.
-            added.update(each for each in ids if each % 2)
+            added.update(each for each in ids if each is not None and each % 2)
             merged = laps.lap("merge", "merge", table="six", source=str(changes))
             laps.lap("merge by another column", "merge", table="six", source=str(changes), on="other")
             for name, found in others.items():
