@@ -15,7 +15,7 @@ OWNERS = {
     # Of one session, which its client ends: a child of the process may not use either.
     "clients/persist/client/sql/run/engine.py",
     # Of one thread, and made anew in a child.
-    "clients/persist_ingest/pipeline/work.py",
+    str(Path("clients/persist_ingest/pipeline", "work.py")),
 }
 """Who may keep threads for the whole process, or listen to forks."""
 
