@@ -18,7 +18,7 @@ from persist.client.shard.same_history import same_history
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
-from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.errors import LeaseExpired, NotReadable, PersistError, UsageError
 from persist.machine.shards import ShardInfo
 from persist.retry.tasks import failed
 
@@ -104,7 +104,7 @@ class Lease:
             raise type(self._failure)(self._failure.message, hint=self._failure.hint, **self._failure.details)
 
     async def unless_lost(self, waiting: Awaitable[T]) -> T:
-        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone."""
+        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone, by a refusal too."""
         try:
             async with asyncio.timeout(None) as scope:
                 self._waiting[scope] = None
@@ -117,6 +117,10 @@ class Lease:
             raise
         except LeaseExpired as error:
             self._fail(error)
+            raise
+        except NotReadable:
+            # SUBTLE: since went on without this reader, which may be registered again: as its registration came twice.
+            await self.verify()
             raise
 
     def refused(self, as_of: Antichain) -> None:
