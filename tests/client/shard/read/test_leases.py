@@ -99,12 +99,13 @@ async def test_what_a_lease_gave_up_itself_is_not_readable_and_no_more():
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         await append(writer, 0, 5)
         shards = client._location.shards
-        client._location.shards = late = Held(shards, DowngradeSince)
         reader = await client.open_reader(writer.shard)
+        client._location.shards = late = Held(shards, DowngradeSince)
         giving_up = asyncio.create_task(reader.downgrade_since(3))
         await late.waiting.wait()
         first = DowngradeSince(reader_id=reader.reader_id, since=Antichain.of(3), outstanding_seqno=0)
         await shards.apply(writer.shard, first, timeout=5)
+        client._location.shards = shards
         with pytest.raises(NotReadable):
             await reader.snapshot(1)
         late.go.set()

@@ -21,7 +21,7 @@ from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
 from persist.core.shard.transitions.apply import apply
 from persist.core.shard.transitions.dispatch import Context
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, InvalidBounds
 from persist.wire.rpc import command_of, method_of, outcome_of, request_of, response_of
 
 ONE = OWNERS[0]
@@ -442,6 +442,27 @@ def test_a_part_comes_once() -> None:
     with pytest.raises(InvalidArgument, match="named twice"):
         small.commit(with_part(plain, 0, 1, key=plain.output.runs[0].parts[0].key))
     assert small.commit(plain) == [c.MergeApplied()]
+
+
+def test_a_step_or_merge_that_claims_an_older_since_than_its_parts_were_advanced_to_is_refused() -> None:
+    shard, merge = stepping()
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        shard.commit(with_output(merge, desc=since(merge, 0)))
+    assert shard.commit(merge) == [c.MergeApplied()]
+    shard.check()
+    small = holding(*[[(b"k", f"v{number}", 0, 1)] for number in range(8)])
+    outcome = claimed(small)
+    assert isinstance(outcome, c.CompactionClaimed)
+    plain = small.merged(outcome, ONE)
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        small.commit(with_output(plain, desc=since(plain, 0)))
+    assert small.commit(plain) == [c.MergeApplied()]
+    small.check()
+    append = small.append([(b"q", "v", 0, 1)], 1)
+    [run] = append.batch.runs
+    advanced = Run(parts=tuple(dataclasses.replace(part, consolidated_since=9) for part in run.parts))
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        small.commit(dataclasses.replace(append, batch=dataclasses.replace(append.batch, runs=(advanced,))))
 
 
 def test_a_last_step_leaves_nothing_behind() -> None:

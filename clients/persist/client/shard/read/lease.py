@@ -86,7 +86,6 @@ class Lease:
         self._failure: PersistError | None = None
         self._waiting: dict[asyncio.Timeout, None] = {}
         self._wanted = since
-        self._given_up = since
         self._downgraded_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
@@ -123,16 +122,6 @@ class Lease:
             await self.verify()
             raise
 
-    def refused(self, as_of: Antichain) -> None:
-        """Record that the shard's since lies beyond ``as_of``. Raises LeaseExpired unless this lease gave it up itself.
-
-        SUBTLE: the shard may know the reader all the same. A late attempt to register it is delivered after its lease
-        ran out, and holds what was there to be held by then.
-        """
-        if self._given_up.less_equal(as_of):
-            self._fail(_taken_over(self.reader_id))
-            self.check()
-
     def pin(self) -> Pin:
         """Hold what a read planned from now on may name, until the pin is moved or released."""
         return Pin(self._holds, self._seen)
@@ -162,7 +151,6 @@ class Lease:
         self.check()
         outstanding = max(self._asked, self._outstanding())
         self._asked = outstanding
-        self._given_up = self._given_up.join(since)
         command = DowngradeSince(reader_id=self.reader_id, since=since, outstanding_seqno=outstanding)
         attempts = self._location.attempts
         try:
