@@ -48,13 +48,14 @@ class AnswersLost:
 class Late(Compactor):
     """A compactor whose merges are under way for long: they are in ``held``, and are delivered by the test."""
 
-    held: ApplyMerge | None = None
+    def __init__(self, shards: Any) -> None:
+        super().__init__(shards, shards)
+        self.held: list[ApplyMerge] = []
 
     async def offer(self, shard: ShardId, owner: Any, claim: CompactionClaimed, output: HollowBatch) -> bool:
         inputs = tuple(batch.fingerprint for batch in claim.batches) if claim.step is None else ()
-        self.held = ApplyMerge(
-            owner=owner, inputs=inputs, output=output, incarnation=claim.incarnation, step=claim.step
-        )  # fmt: skip
+        named: dict[str, Any] = {"owner": owner, "incarnation": claim.incarnation, "step": claim.step}
+        self.held.append(ApplyMerge(inputs=inputs, output=output, **named))
         return False
 
 
@@ -94,19 +95,18 @@ async def test_what_was_refused_is_left_to_the_sweeper_and_all_else_is_collected
     refused: set[str] = set()
     async with client_of(place, settings=settings) as client:
         reader = await grown(client, shard, ledger)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         lossy = AnswersLost(shards)
-        late, stopped = Late(shards, shards), Stopped(shards, shards)
+        late, stopped = Late(shards), Stopped(shards, shards)
         plain, repeating = Compactor(shards, shards), Compactor(lossy, shards)
         count = 0
         while True:
             # Its parts are there, and it says so to no one until another has done the same.
-            late.held = None
             await late.compact(shard, owner := late.new_owner(), whole=True)
-            held = late.held
-            if held is None:
-                break
             await late.release(shard, owner)
+            if not late.held:
+                break
+            held = late.held.pop()
             with pytest.raises(asyncio.CancelledError):
                 await stopped.compact(shard, stopped.new_owner(), whole=True)
             by = (plain, repeating)[count % 2]
@@ -129,3 +129,25 @@ async def test_what_was_refused_is_left_to_the_sweeper_and_all_else_is_collected
         swept = await tools.sweeper.sweep(shard, commit=True, safe_age_ms=0)
         assert (swept.leaked, await unnamed(tools, shard)) == (len(refused), set())
         assert await tools.fsck.check(shard, deep=True) == []
+
+
+async def test_what_a_claimant_may_still_publish_is_swept_once_its_claim_is_old():
+    place, shard, ledger = memory_place(), new_shard(), Ledger()
+    async with client_of(place, settings=STEPS) as client:
+        reader = await grown(client, shard, ledger)
+        shards: Any = client._location.shards
+        late = Late(shards)
+        for old in (False, True):
+            await late.compact(shard, late.new_owner(), whole=True)
+            held = late.held.pop()
+            assert held.step is not None
+            settings = dataclasses.replace(STEPS, compaction_takeover_ms=1) if old else STEPS
+            async with at((place.blob, place.consensus), settings) as (_, tools):
+                await tools.sweeper.sweep(shard, commit=True, safe_age_ms=0)
+                assert parts_of(held) & await tools.keys(shard) == (set() if old else parts_of(held))
+            if not old:
+                assert await shards.apply(shard, held, timeout=5) == MergeApplied()
+        # It is asked for its parts, which are gone.
+        assert isinstance(await shards.apply(shard, held, timeout=5), MergeRefused)
+        assert rows_of(await (await reader.snapshot(BATCHES - 1)).to_arrow()) == ledger.at(BATCHES - 1)
+        await late.close()

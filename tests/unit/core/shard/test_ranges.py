@@ -160,8 +160,8 @@ def test_a_commit_beside_large_batches_plans_nothing_anew(rows: list[Row]) -> No
     for size in (1, 4):
         shard = Shard(**SMALL)
         for number in range(12):
-            shard.commit(shard.append([(key, f"{val}{more}{number}", *rest) for more in range(size)
-                                       for key, val, *rest in rows], 1))  # fmt: skip
+            many = [(key, f"{val}{more}{number}", ts, diff) for more in range(size) for key, val, ts, diff in rows]
+            shard.commit(shard.append(many, 1))
         shard.commit(shard.downgrade(0))
         before = shard.state
         appended = shard.append([(b"zz", "v", 0, 1)], 1)
@@ -185,15 +185,17 @@ def test_what_failed_is_left_aside_while_there_is_anything_else() -> None:
     aside = (bad.batches[0].fingerprint,)
     shard.commit(c.ReleaseCompaction(owner=ONE))
     overwritten(shard, 20)
+    outcome = claimed(shard, aside=aside)
     for _ in range(1_000):
-        outcome = claimed(shard, aside=aside)
         assert isinstance(outcome, c.CompactionClaimed)
         if outcome.batches[0].fingerprint in aside:
             break
         # The claim of its owner is kept while it is asked for again.
         assert claimed(shard, aside=aside) == outcome
         assert shard.commit(shard.merged(outcome, ONE)) == [c.MergeApplied()]
+        outcome = claimed(shard, aside=aside)
     shard.check()
+    assert isinstance(outcome, c.CompactionClaimed)
     assert outcome.step == bad.step
     assert shard.state.trace.rows == 3 * KEYS
     assert runs_of(shard.state) == 3
