@@ -417,6 +417,12 @@ def test_a_step_whose_parts_are_out_of_order_in_their_run_is_refused(run: int, a
     shard.check()
 
 
+def test_what_a_step_leaves_of_a_later_run_comes_before_the_rest_of_it() -> None:
+    shard, merge = stepping()
+    with pytest.raises(InvalidArgument, match="not in key order with those beside them"):
+        shard.commit(with_part(merge, 1, 0, key_lower=b"z", key_upper=b"zz"))
+
+
 def test_a_part_that_stays_in_the_batch_cannot_come_again() -> None:
     shard, merge = amid()
     there = next(iter(shard.state.trace.batches)).runs[0].parts[0].key
