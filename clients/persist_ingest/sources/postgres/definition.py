@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from persist import Schema, VersionMismatch
 from persist.typed import Fields, Record
-from persist_ingest.sources.naming import called
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import TableForm
+from persist_ingest.sources.tables.naming import called
 
 FORMAT: Final = 9
 RENAMING: Final = 10

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.gathering import Bools, Ints
 from persist_ingest.sources.port import (
     Changes,
     ExportEmptied,
@@ -36,6 +35,7 @@ from persist_ingest.sources.postgres.reader import ChangesTask
 from persist_ingest.sources.postgres.rows import Holder
 from persist_ingest.sources.postgres.session import UpstreamConnection
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
+from persist_ingest.sources.tables.gathering import Bools, Ints
 
 PIECE_BYTES: Final = 32 << 20
 _NEAR: Final = 1 << 31

@@ -20,7 +20,7 @@ from persist_ingest.sources.mysql.reader import KIND, LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import taken
 from persist_ingest.sources.port import Changes, Piece
-from persist_ingest.sources.regrown import grown, recalled
+from persist_ingest.sources.tables.regrown import grown, recalled
 
 
 class MySqlTableAnew:

@@ -15,8 +15,8 @@ from persist_ingest.sources.mysql.definition import MySqlColumn, Table
 from persist_ingest.sources.mysql.making.checks import check_table
 from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
 from persist_ingest.sources.mysql.session import MySqlConnection
-from persist_ingest.sources.naming import called
 from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.tables.naming import called
 
 
 def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]:

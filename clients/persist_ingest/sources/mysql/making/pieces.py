@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.gathering import Bools
 from persist_ingest.sources.mysql import catalog
 from persist_ingest.sources.mysql.column_types import ColumnKind
 from persist_ingest.sources.mysql.decoding import plain
@@ -25,6 +24,7 @@ from persist_ingest.sources.mysql.reader import LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection, quoted
 from persist_ingest.sources.mysql.snapshot import MomentTask, moment
 from persist_ingest.sources.port import Changes, ExportEmptied, TableAltered, Truncated
+from persist_ingest.sources.tables.gathering import Bools
 
 PIECE_BYTES: Final = 32 << 20
 _WHOLE: Final = frozenset({ColumnKind.INT, ColumnKind.YEAR})

@@ -23,7 +23,7 @@ from persist_ingest.sources.postgres.making.defining import check_alone, defined
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import UpstreamConnection
-from persist_ingest.sources.regrown import grown, recalled
+from persist_ingest.sources.tables.regrown import grown, recalled
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""

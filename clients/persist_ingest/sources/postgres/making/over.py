@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from persist_ingest.sources.port import TakenOver
 from persist_ingest.sources.postgres.definition import PostgresDefinition
-from persist_ingest.sources.taking_over import next_time
+from persist_ingest.sources.tables.taking_over import next_time
 
 
 def taken_over(definition: PostgresDefinition, export: str, now_ms: int) -> TakenOver | None:
