@@ -190,7 +190,7 @@ def stranger() -> Iterator[tuple[str, list[str]]]:
         def service(self, details: grpc.HandlerCallDetails) -> None:
             asked.append(details.method)
 
-    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=(Nothing(),))
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Nothing()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}", asked

@@ -93,7 +93,7 @@ async def test_of_equal_commits_in_doubt_each_is_told_what_came_of_itself(
 ) -> None:
     async with writers(count, mode, key) as (session, made):
         if count == 2:
-            doubts = await asyncio.gather(made[0].insert(first), made[1].insert(second))
+            doubts = [*await asyncio.gather(made[0].insert(first), made[1].insert(second))]
         else:
             doubts = [await made[0].insert(first), await made[0].insert(second)]
         told = [each for one in made for each in await one.happened()]

@@ -1,6 +1,7 @@
 """Shards of many parts: what is claimed, merged or taken away fits a message and a value of Consensus, and ends."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from property.core.shard.histories import SHARD, first_state, sixteen
@@ -64,7 +65,7 @@ def batch(at: int, parts: int, blocks: int = 64) -> HollowBatch:
     return HollowBatch(desc=Description(lower=Antichain.of(at), upper=Antichain.of(at + 1)), runs=runs)
 
 
-def holding(*batches: HollowBatch, **changes: object) -> State:
+def holding(*batches: HollowBatch, **changes: Any) -> State:
     one = spine_batch(0, len(batches), batches, level=64)
     trace = Trace(upper=batches[-1].desc.upper, spine=(one,), next_id=len(batches))
     return first_state().evolved(trace=dataclasses.replace(trace, **changes))
