@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from client.sql.stating import stated
+from client.sql.reading.stating import stated
 from client.sql.support import rows, sessions
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from client.sql.stating import stated
+from client.sql.reading.stating import stated
 from hypothesis import given
 from hypothesis import strategies as st
 

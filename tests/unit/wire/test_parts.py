@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -338,7 +338,7 @@ def test_a_key_range_gives_the_rows_whose_keys_it_contains(case, data):
         blobs[blob.part] = blob
     rows_in_parts = data.draw(st.sampled_from([1, 3, 65_536]))
     for part in parts:
-        read = sure(blobs[part].read if part in blobs else None)
+        read: Any = blobs[part].read if part in blobs else None
         found = part_batches(part, read, schema, key_range=limits, batch_rows=rows_in_parts)
         assert rows_of(pa.Table.from_batches(found, schema=schema.updates), schema) == rows_of(expected, schema)
 
@@ -370,7 +370,7 @@ def test_rows_chosen_while_they_are_decoded_are_those_that_are_chosen_afterwards
     for part in parts:
         found = part_batches(
             part,
-            sure(blobs[part].read if part in blobs else None),
+            cast(Any, blobs[part].read if part in blobs else None),
             schema,
             columns=columns,
             batch_rows=data.draw(st.sampled_from([1, 3, 65_536])),

@@ -37,7 +37,7 @@ COLUMNS: list[tuple[str, pa.DataType]] = [
 SCHEMA = pa.schema(COLUMNS)
 CREATE_SINK = CreateSink(QualifiedName("c"), QualifiedName("t"), "sqlite", (("path", "p"), ("table", "a")))
 KEY = "persist.public.c over s1"
-TIMED: list[pa.Field[Any]] = [pa.field("ts", pa.uint64()), pa.field("diff", pa.int64())]
+TIMED: "list[pa.Field[Any]]" = [pa.field("ts", pa.uint64()), pa.field("diff", pa.int64())]
 
 
 def updates(*ids: int, ts: int) -> pa.Table:
