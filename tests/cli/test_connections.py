@@ -229,3 +229,8 @@ def test_grpc_keeps_its_lines_to_itself_unless_it_is_asked():
         said[wanted] = (done.stdout.strip(), done.stderr)
     assert said[None] == ("NONE", "")
     assert said["INFO"][0] == "INFO"
+
+
+def test_server_given_for_a_directory_is_said_to_be_one(persist):
+    done = persist("shard", "list", "--location", "db.example:7100")
+    assert (done.code, "--endpoint db.example:7100" in done.err) == (2, True), done.err

@@ -213,7 +213,7 @@ def test_parameters_are_values_wherever_values_stand():
 @pytest.mark.parametrize(
     ("text", "message", "line", "column", "hint"),
     [
-        ("selct 1", "no statement begins so", 1, 1, "SELECT?"),
+        ("selct 1", "no statement begins so", 1, 1, "did you mean SELECT?"),
         ("select 1;\n  create hold h onn t", "expected ON", 2, 17, "CREATE HOLD name"),
         ("select 1 from", "Expected table name", 1, 10, ""),
         ("create table t (a int, b int primary key)", "the columns of the primary key come first", 1, 24, "declare b"),
