@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -160,7 +160,7 @@ async def test_an_unknown_name_is_told_with_near_ones(tmp_path):
         assert "persist.public.flights" in refused.value.details["near"]
         for text in ("", "a.b.c.d", "a..b", 'a"', None):
             with pytest.raises(InvalidArgument, match="not a name"):
-                await environment.resolve(sure(text))
+                await environment.resolve(cast(Any, text))
         assert (await environment.resolve('persist."public".flights')).name.item == "flights"
 
 
