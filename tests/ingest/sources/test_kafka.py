@@ -284,9 +284,9 @@ def test_payloads_may_stay_as_they_are() -> None:
         ({"export": "errors"}, "another name"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, str], says: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        made(cluster(plain(0)), options)
+        made(cluster(plain(0)), **options)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from persist import LocationError
 from persist.sources import SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.sources.kafka import KAFKA, librdkafka
 from persist_ingest.sources.kafka.reader import KafkaReader
-from persist_ingest.sources.port import Changes, SourceFailure
+from persist_ingest.sources.port import SourceFailure, Upserts
 
 KIND = SourceKind.PARTITIONS
 START = SourceFrontier.minimum(KIND)
@@ -97,7 +97,7 @@ def test_upserts_come_partition_by_partition(broker: Broker) -> None:
     reader = made(broker, topic, key="who", envelope="upsert")
     plan = reader.plan(START, reached(reader), 3)
     assert len(plan) == 1
-    partitions = [each for event in plan[0].read() for each in sure(as_a(Changes, event).partitions).to_pylist()]
+    partitions = [each for event in plan[0].read() for each in sure(as_a(Upserts, event).partitions).to_pylist()]
     assert partitions == sorted(map(sure, partitions))
     assert len(partitions) == 2_000
     reader.close()
