@@ -118,7 +118,7 @@ async def get(side: Address, path: str, *, has: str) -> str:
     while True:
         reader, writer = await asyncio.open_connection(side.host, side.port)
         writer.write(f"GET /{path} HTTP/1.1\r\n\r\n".encode())
-        text = (await heard(reader)).decode()
+        text = (await reader.read()).decode()
         writer.close()
         if has in text:
             return text

@@ -467,7 +467,7 @@ async def test_side_port_answers_health_readiness_and_metrics():
         async def get(path: str, method: str = "GET") -> str:
             reader, writer = await asyncio.open_connection(side.host, side.port)
             writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            text = (await heard(reader)).decode()
+            text = (await reader.read()).decode()
             writer.close()
             return text
 
