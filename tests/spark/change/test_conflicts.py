@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from spark.change.conftest import COLUMNS, Held
 from spark.change.models import Row, Rows, changed, merged, rows_of
-from sure import sure
 
 import persist
 from persist import InvalidArgument, InvalidBounds
@@ -33,7 +32,8 @@ def between(location: str, shard: str, flag: Path, row: Row | None) -> Callable[
                     writer = client.open_writer(shard)
                     at = writer.upper.time
                     given = [] if row is None else [(({"id": row[0]}, {"name": row[1], "n": row[2]}), at, 1)]
-                    writer.append(given, new_upper=sure(at) + 1)
+                    assert at is not None
+                    writer.append(given, new_upper=at + 1)
             yield batch
 
     return act
