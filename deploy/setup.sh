@@ -120,13 +120,15 @@ install_java() {
             { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; }; } >&2 && return
     fi
     say "installing a Java 17 runtime into .jdk"
-    .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >/dev/null 2>&1
+    if .venv/bin/python -c 'import jdk; jdk.install("17", jre=True, path=".jdk")' >.venv/java.log 2>&1; then return; fi
+    say "it could not be fetched: $(tail -n 1 .venv/java.log)"
+    return 1
 }
 
 # Not named java: a function would shadow the command.
 provide_java() {
     home=$(find_java) || { install_java && home=$(find_java); } ||
-        die "Java 17 or newer is needed by Spark and could not be installed: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+        die "Java 17 or newer is needed by Spark and could not be installed: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME; make check and make dev do without it"
     write_env "$home"
 }
 
@@ -154,7 +156,7 @@ offer_kafka() {
     if [ "$(cat .kafka/stamp 2>/dev/null)" = "$(cksum <deploy/kafka/pom.xml)" ]; then return; fi
     say "fetching a Kafka broker for tests (50 MB)"
     rm -rf .kafka .kafka.new
-    if mvn -q -B -f deploy/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+    if mvn -q -B -Dstyle.color=never -f deploy/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
         -DoutputDirectory="$PWD/.kafka.new" >&2; then
         cksum <deploy/kafka/pom.xml >.kafka.new/stamp
         mv .kafka.new .kafka

@@ -16,6 +16,7 @@ from persist.typed import Fields, Record
 from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.output import Effect, Output, OutputFailed
 from persist_cli.partly import SAID_OF, PartlyDone, happened
+from persist_cli.times import dated_details
 from persist_cli.tree import tree, words
 
 EXIT_USAGE: Final = 2
@@ -104,7 +105,7 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         code = EXIT_REFUSED if isinstance(error, UnsafeConfiguration) else code
         told = {"error": error.reason, "message": error.message, "details": error.details, "hint": error.hint}
-        line = str(error)
+        line = str(PersistError(error.message, hint=error.hint, **dated_details(error.details)))
     elif isinstance(error, OutputFailed):
         code = EXIT_FAILED
         told = {"error": "OUTPUT_FAILED", "message": f"standard output: {error}"}

@@ -1,6 +1,7 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -91,6 +92,7 @@ After = Annotated[
 Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only show what would be done.")]
 
 EXIT_FAILED: Final = 1
+_SERVER: Final = re.compile(r"[\w.-]+:\d{1,5}")
 TIMEOUT_SECONDS = 30.0
 PLACES: Final = ("endpoint", "location", "blob", "consensus")
 
@@ -369,7 +371,10 @@ def check_file(path: "Path", refusal: str, **details: object) -> None:
     if path.is_file():
         return
     lacks = f"it has no {path.name}" if path.parent.is_dir() else f"no such directory: {path.parent}"
-    raise InvalidArgument(refusal, hint=f"{lacks}; is the name right?", **(details or {"path": path}))
+    meant = (
+        f"for a server say --endpoint {path.parent}" if _SERVER.fullmatch(str(path.parent)) else "is the name right?"
+    )
+    raise InvalidArgument(refusal, hint=f"{lacks}; {meant}", **(details or {"path": path}))
 
 
 def sqlite_file(uri: str) -> "Path":

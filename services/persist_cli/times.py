@@ -3,12 +3,16 @@
 A shard's times are whatever its writers chose. Words and dates mean milliseconds since 1970, as tables and sources use.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from persist.dates import dated
+
+_TIMES: Final = frozenset({"as_of", "at", "since", "time", "ts", "upper"})
+_ONE: Final = re.compile(r"\[?(\d{12,15})\]?")
 
 TIMES_HELP: Final = "A number, now, -5m, or a date (2026-11-22T06:00, UTC unless it says)."
 
@@ -30,6 +34,16 @@ def dated_frontier(elements: Sequence[int]) -> str:
         return "[]"
     number, _, date = dated(elements[0]).partition(" ")
     return f"[{number}] {date}".rstrip()
+
+
+def dated_details(details: Mapping[str, str]) -> dict[str, str]:
+    """Those of an error, times with the dates that they are: frontiers of one time as ``dated_frontier`` has them."""
+    return {name: _dated_detail(value) if name in _TIMES else value for name, value in details.items()}
+
+
+def _dated_detail(text: str) -> str:
+    found = _ONE.fullmatch(text)
+    return text if found is None else dated(int(found[1]))
 
 
 def _parsed(text: str | int) -> int:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from bench.rows import signed
 from bench.stage import BUCKET
 
-SCHEMA = pa.schema([("k", pa.binary()), ("v", pa.binary()), ("ts", pa.int64()), ("diff", pa.int64())])
+COLUMNS: dict[str, pa.DataType] = {"k": pa.binary(), "v": pa.binary(), "ts": pa.int64(), "diff": pa.int64()}
+SCHEMA = pa.schema(COLUMNS)
 
 
 class Delta:

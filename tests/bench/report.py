@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def show(console: Console, outcomes: dict[str, Outcome]) -> None:
             for reason in reasons[:3]:
                 console.print(f"[bold red]{goal} is void:[/] {reason}", highlight=False)
     verdicts = [outcome.verdict(check) for outcome in outcomes.values() for check in outcome.checks]
-    console.print(", ".join(f"{verdicts.count(name)} {name}" for name in COLOURS if verdicts.count(name)))
+    counts = Counter[str](verdicts)
+    console.print(", ".join(f"{counts[name]} {name}" for name in COLOURS if counts[name]))
 
 
 def as_json(

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from persist.arrow import py_buffer
+
 KEY_BYTES, VAL_BYTES = 20, 60
 COLUMNS = ("k", "v", "ts", "diff")
 _WORDS = (KEY_BYTES + VAL_BYTES) // 4
@@ -118,5 +120,5 @@ def _binary(matrix: np.ndarray) -> pa.Array:
     count, width = matrix.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix).reshape(-1))]
+        pa.binary(), count, [None, py_buffer(offsets), py_buffer(np.ascontiguousarray(matrix).reshape(-1))]
     )

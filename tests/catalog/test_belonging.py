@@ -47,7 +47,7 @@ async def test_transaction_of_a_fenced_leader_is_refused_by_the_next_one(place: 
     async with place as another:
         catalog = await another()
         first = await catalog.open(1)
-        await first.set(SETTING, {KEY: there and Setting(there)})
+        await first.set(SETTING, {KEY: Setting(there) if there else None})
         late = first.transaction()
         late.set(SETTING, KEY, Setting("late"))
         second = await (await another()).open(1)

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pages.fences import fences
@@ -99,7 +100,7 @@ def test_a_shard_is_found_by_the_name_of_the_environment(tmp_path: Path):
     assert catalog_shard("production") != catalog_shard("production1")
     for name in ("", "a\0b", "\ud800", 1, None):
         with pytest.raises(InvalidArgument):
-            catalog_shard(name)
+            catalog_shard(cast(Any, name))
     with persist.embedded(tmp_path) as client, client.catalog("production") as catalog:
         with pytest.raises(NotWritable):
             catalog.open_savepoint(1)

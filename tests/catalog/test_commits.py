@@ -1,6 +1,7 @@
 """Committing: at which time, against whom, how often. Catalog-semantics.md sections 1.2.6 to 1.2.10 and 1.3."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 from catalog.conftest import LogPlace, Place
@@ -199,7 +200,7 @@ class Losing(MemoryLog):
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_commit_whose_answer_was_lost_is_resolved_by_repeating_it(done: bool):
     log = Losing(MemoryRows())
-    catalog = await DurableCatalog(log).open(1)
+    catalog = await DurableCatalog(cast(Any, log)).open(1)
     transaction = catalog.transaction(token=TOKEN)
     transaction.insert(CLUSTER, ONE, cluster("a"))
     log.done = done
@@ -266,7 +267,7 @@ def test_requests_of_one_role_that_change_nothing_push_out_each_other():
 async def test_a_reader_refuses_to_write(place: Place):
     async with place as another:
         await (await another()).open(1)
-        reader = await (await another()).open_read_only()
+        reader: Any = await (await another()).open_read_only()
         if not hasattr(reader, "commit"):
             return
         transaction = reader.transaction()

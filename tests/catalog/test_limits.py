@@ -7,7 +7,7 @@ import pytest
 from catalog.conftest import Place
 from unit.core.catalog.samples import cluster, database, user
 
-from persist.client.catalog.port import OpenableCatalog, ReadWriteCatalog
+from persist.client.catalog.port import OpenableCatalog
 from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, CONFIG, DATABASE, FENCE_TOKEN, SETTING
 from persist.core.catalog.leadership.commit_rules import TIME_LIMIT
 from persist.core.catalog.objects import (
@@ -28,14 +28,18 @@ from persist.errors import InvalidArgument, RequestTooLarge, UsageError
 ONE = ClusterKey(user(1))
 WHEREVER = DatabaseKey(user(1))
 
+
+def update(tx: CatalogTransaction, kind: Any, key: Any, value: Any) -> None:
+    tx.update(kind, lambda it, _: value if it == key else None)
+    tx.insert(kind, key, value)
+
+
 WRITES: dict[str, Callable[[CatalogTransaction, Any, Any, Any], object]] = {
     "set": lambda tx, kind, key, value: tx.set(kind, key, value),
     "set_all": lambda tx, kind, key, value: tx.set_all(kind, [(key, value)]),
     "delete": lambda tx, kind, key, value: tx.delete(kind, lambda it, _: it == key),
-    "update": lambda tx, kind, key, value: tx.update(kind, lambda it, _: value if it == key else None) or tx.insert(
-        kind, key, value
-    ),
-}  # fmt: skip
+    "update": update,
+}
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -43,10 +47,11 @@ async def test_no_transaction_changes_the_versions(place: Place, write: str):
     async with place as another:
         catalog = await (await another()).open(1)
         upper = catalog.upper
-        for kind, key, values in (
+        versions: tuple[tuple[Any, Any, tuple[Any, ...]], ...] = (
             (CONFIG, DATA_VERSION, (None, Config(99))),
             (SETTING, CONTENT_VERSION, (None, Setting("99.0.0"))),
-        ):
+        )
+        for kind, key, values in versions:
             for value in values:
                 if value is None and write == "update":
                     continue
@@ -101,17 +106,17 @@ async def opening(catalog: OpenableCatalog, how: str, generation: Any) -> None:
     await getattr(catalog, how)(generation)
 
 
-SENSELESS: dict[str, Callable[[ReadWriteCatalog], Awaitable[object]]] = {
-    "value of another kind": lambda it: it.set(DATABASE, {WHEREVER: Setting("x")}),  # type: ignore[dict-item]  # meant
-    "key of another kind": lambda it: it.set(DATABASE, {ONE: database("x")}),  # type: ignore[dict-item]  # meant
-    "key that is none": lambda it: it.set(DATABASE, {"u1": database("x")}),  # type: ignore[dict-item]  # meant
-    "no kind": lambda it: it.set("database", {}),  # type: ignore[arg-type]  # meant
-    "ts that is none": lambda it: it.commit(it.transaction(), ts="1"),  # type: ignore[arg-type]  # meant
-    "upper that is none": lambda it: it.advance_upper("1"),  # type: ignore[arg-type]  # meant
-    "count that is none": lambda it: it.allocate("user", "1"),  # type: ignore[arg-type]  # meant
+SENSELESS: dict[str, Callable[[Any], Awaitable[object]]] = {
+    "value of another kind": lambda it: it.set(DATABASE, {WHEREVER: Setting("x")}),
+    "key of another kind": lambda it: it.set(DATABASE, {ONE: database("x")}),
+    "key that is none": lambda it: it.set(DATABASE, {"u1": database("x")}),
+    "no kind": lambda it: it.set("database", {}),
+    "ts that is none": lambda it: it.commit(it.transaction(), ts="1"),
+    "upper that is none": lambda it: it.advance_upper("1"),
+    "count that is none": lambda it: it.allocate("user", "1"),
     "count below zero": lambda it: it.allocate("user", -1),
     "count beyond all": lambda it: it.allocate("user", 2**64),
-    "allocator that is none": lambda it: it.allocate(["user"]),  # type: ignore[arg-type]  # meant
+    "allocator that is none": lambda it: it.allocate(["user"]),
 }
 
 
@@ -127,7 +132,7 @@ async def test_what_makes_no_sense_is_a_usage_error_and_changes_nothing(place: P
         for name, ask in SENSELESS.items():
             with pytest.raises(UsageError):
                 await named(name, ask(catalog))
-        transaction = catalog.transaction()
+        transaction: Any = catalog.transaction()
         for call in (
             lambda: transaction.insert(DATABASE, WHEREVER, Setting("x")),
             lambda: transaction.set(DATABASE, WHEREVER, cluster("x")),

@@ -2,6 +2,7 @@
 
 import pytest
 from catalog.conftest import LogPlace, Place
+from sure import sure
 from unit.core.catalog.samples import cluster, item, token, user
 
 from persist.client.catalog.durable import DurableCatalog
@@ -29,7 +30,7 @@ async def test_the_first_writable_open_makes_the_catalog(place: Place):
         assert opened.get(CONFIG, DATA_VERSION) == Config(MIGRATIONS.current)
         ids = {key.name: value.next_id for key, value in opened.objects(ID_ALLOCATOR).items()}
         assert ids == FIRST_IDS
-        assert opened.get(ID_ALLOCATOR, IdAllocatorKey("database")).next_id == 2
+        assert sure(opened.get(ID_ALLOCATOR, IdAllocatorKey("database"))).next_id == 2
 
 
 async def test_what_is_not_there_is_neither_read_nor_made_by_others_than_writers(place: Place):
@@ -107,7 +108,7 @@ async def left_by(log: LogPlace, release: str, opening: str, by: str = "open") -
         catalog = DurableCatalog(await another(), content_version=opening)
         opened = await (catalog.open(1) if by == "open" else getattr(catalog, by)())
         found: Setting | None = opened.get(SETTING, CONTENT_VERSION) if opened is not None else None
-        return found and found.value
+        return None if found is None else found.value
 
 
 async def test_a_newer_release_leaves_its_version(log: LogPlace):

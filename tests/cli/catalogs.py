@@ -39,7 +39,7 @@ from persist.settings import Settings
 
 QUIET = Settings(compaction=False)
 
-OBJECTS = {
+OBJECTS: dict[Any, dict[Any, Any]] = {
     DATABASE: {DatabaseKey(user(n)): database(f"d{n}", oid=n) for n in (1, 2, 10)},
     SCHEMA: {SchemaKey(user(1)): schema("public", user(1))},
     ITEM: {ItemKey(user(1)): item("täble \"one\"\n\x1b\x9b\u202e", oid=20_000)},

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import pytest
 import typer
+from sure import sure
 from typer.testing import CliRunner
 
 from persist_cli.bundles import App, unfolded
@@ -27,7 +28,7 @@ def test_command_has_every_option_of_its_bundles_and_gets_them_back_as_bundles()
 
     @app.command()
     def go(name: str, *, far: Farther, loud: bool = False) -> None:
-        seen.append((name, far.where, far.how, far.context.get_parameter_source("where").name, loud))
+        seen.append((name, far.where, far.how, sure(far.context.get_parameter_source("where")).name, loud))
 
     run = CliRunner().invoke
     assert run(app, ["ada", "-h", "fast", "--where", "there", "--loud"]).exit_code == 0

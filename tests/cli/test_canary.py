@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import typer.main
@@ -53,7 +54,7 @@ def leaves(command: typer.core.TyperCommand, path: tuple[str, ...] = ()) -> Iter
         yield path, command
 
 
-COMMANDS = dict(leaves(typer.main.get_command(tree())))
+COMMANDS = dict[tuple[str, ...], Any](leaves(cast(Any, typer.main.get_command(tree()))))
 
 
 @pytest.fixture(autouse=True)

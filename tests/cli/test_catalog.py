@@ -61,7 +61,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     keyboard, terminal = os.openpty()
     with os.fdopen(terminal, closefd=True) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        yield lambda text: os.write(keyboard, text.encode()) and None
+
+        def typed(text: str) -> None:
+            os.write(keyboard, text.encode())
+
+        yield typed
     os.close(keyboard)
 
 

@@ -190,7 +190,7 @@ def stranger() -> Iterator[tuple[str, list[str]]]:
         def service(self, details: grpc.HandlerCallDetails) -> None:
             asked.append(details.method)
 
-    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=(Nothing(),))
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Nothing()])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}", asked
@@ -229,3 +229,8 @@ def test_grpc_keeps_its_lines_to_itself_unless_it_is_asked():
         said[wanted] = (done.stdout.strip(), done.stderr)
     assert said[None] == ("NONE", "")
     assert said["INFO"][0] == "INFO"
+
+
+def test_server_given_for_a_directory_is_said_to_be_one(persist):
+    done = persist("shard", "list", "--location", "db.example:7100")
+    assert (done.code, "--endpoint db.example:7100" in done.err) == (2, True), done.err

@@ -111,7 +111,7 @@ def test_completion_is_silent_where_nothing_answers(tmp_path: Path, words: tuple
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        places = (
+        places: tuple[dict[str, str], ...] = (
             {"PERSIST_ENDPOINT": f"127.0.0.1:{silent.getsockname()[1]}"},
             {"PERSIST_ENDPOINT": "127.0.0.1:1"},
             {"PERSIST_ENDPOINT": "no address:x"},

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sure import sure
 
 import persist as library
 from persist.errors import Determinate, Indeterminate, InvalidArgument
@@ -47,7 +48,7 @@ def test_statements_that_happened_are_said_where_their_output_fails(here, pipe: 
     assert code == 3
     assert "CREATE TABLE\nINSERT 2\n" in said
     with library.embedded(here[1]) as client:
-        assert client.sql("select count(*) as n from t")[0].table.to_pylist() == [{"n": 2}]
+        assert sure(client.sql("select count(*) as n from t")[0].table).to_pylist() == [{"n": 2}]
     code, said = ended("sql", *here, "--json", "insert into t values (3, 0); select * from t", pipe=pipe)
     assert code == 3
     assert "before it took effect: 1. INSERT 1" in said or '"took_effect": ["1. INSERT 1"]' in said

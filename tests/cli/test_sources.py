@@ -78,7 +78,7 @@ def test_steps_are_lines_of_json(persist: Persist, here: tuple[str, str], made: 
         (("create", "no/name", "--type", "loadgen"), "not a name for a source"),
         (("create", "bank"), "--type"),
         (("create", "bank", "--type", "nowhere.module:thing"), "nowhere"),
-        (("create", "bank", "--type", "postgres"), "dsn is missing"),
+        (("create", "bank", "--type", "postgres"), "needs option dsn"),
         (("create", "bank", "--type", "postgres", "-o", "dsn=host=x password=secret"), "PGPASSWORD"),
         (("run", "bank"), "no such source"),
         (("status", "bank"), "no such source"),

@@ -63,7 +63,7 @@ def test_rows_as_an_arrow_stream(here, capfdbinary):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("selct 1", "no statement begins so line=1 column=1 at='SELCT' (SELECT?)"),
+        ("selct 1", "no statement begins so line=1 column=1 at='SELCT' (did you mean SELECT?)"),
         ("select * from nope", "there is no such object name=nope"),
         ("select 'x'::int", "a text is no whole number got=x"),
     ],

@@ -61,7 +61,7 @@ async def client_of(place: Place, *, settings: Settings = SMALL) -> AsyncIterato
             yield client
         return
     failover = place.access == "failover"
-    stores = {"blob": place.blob, "consensus": place.consensus} if failover else {}
+    stores: dict[str, Any] = {"blob": place.blob, "consensus": place.consensus} if failover else {}
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(server_of(place, settings)) for _ in range(1 + failover)]
         async with await aio.connect(",".join(servers), settings=settings, **stores) as client:

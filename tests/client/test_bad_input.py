@@ -1,6 +1,6 @@
 """Everything a caller can get wrong: a typed error with a next step, and nothing changed."""
 
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -232,7 +232,7 @@ async def test_late_writer_of_a_closed_shard_is_not_told_that_its_data_is_there(
             await one.append([], [])
         else:
             await one.compare_and_append([], 0, [])
-        for new_upper in (9, []):
+        for new_upper in cast(tuple[Any, ...], (9, [])):
             with pytest.raises(errors.ShardClosed) as refused:
                 await two.append(ROW, new_upper)
             assert "another shard" in refused.value.hint

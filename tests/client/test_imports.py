@@ -1,6 +1,7 @@
 """Importing persist: quick, light, and with the names it promises."""
 
 import json
+from typing import Any
 
 from client.support import run_python
 
@@ -25,9 +26,9 @@ print(json.dumps({"seconds": took, "modules": sorted(sys.modules)}))
 """
 
 
-def _probe() -> dict[str, object]:
+def _probe() -> dict[str, Any]:
     done = run_python(PROBE)
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

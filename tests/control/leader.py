@@ -11,7 +11,9 @@ import sys
 from typing import Any
 
 from control.world import Stores, World, opened, since_of
+from sure import put
 
+from persist import ShardId
 from persist.client.collections.advances import Advances
 from persist.core.catalog.values import Id, Retain
 from persist.core.shard.commands import CompareAndDowngradeSince
@@ -63,7 +65,7 @@ class Process:
         return sorted(map(str, await self.world.controller.room.begun.all()))
 
     async def since(self, shard: str) -> Any:
-        return await since_of(self.world.client, shard)
+        return await since_of(self.world.client, ShardId(shard))
 
     async def stop_before_moving(self) -> Any:
         """The process stands still when it is about to send the next move of a handle: it was decided on before."""
@@ -73,11 +75,11 @@ class Process:
         async def standing_still(shard: Any, command: Any, *, timeout: float) -> Any:
             ours = isinstance(command, CompareAndDowngradeSince) and command.critical_id == handles.name
             if ours and command.expected == command.opaque:
-                shards.apply = apply
+                put(shards, "apply", apply)
                 os.kill(os.getpid(), signal.SIGSTOP)
             return await apply(shard, command, timeout=timeout)
 
-        shards.apply = standing_still
+        put(shards, "apply", standing_still)
 
     async def error(self) -> Any:
         return type(self.world.controller.error).__name__

@@ -1,5 +1,7 @@
 """What becomes of holds that fall behind. Sentences of design document 5 stand before the tests that show them."""
 
+from typing import Any
+
 import pytest
 from control.world import Stores, World, leading, since_of, write
 
@@ -16,7 +18,7 @@ def hold_of(world: World, name: str = "h") -> NamedHold:
     return world.view.holds({}).by_name[f"public.{name}"]
 
 
-async def at_100(client: aio.Client, world: World, **how: object) -> Id:
+async def at_100(client: aio.Client, world: World, **how: Any) -> Id:
     """A table with ten times, held at 91 with MAX LAG 1s."""
     id = await world.table("t", retain=Retain(10))
     await write(client, world.shard(id), 100)

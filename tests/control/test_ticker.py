@@ -5,11 +5,12 @@ import asyncio
 from control.world import SCHEMA, Stores, leading
 
 from persist import aio
+from persist.core import ids
 from persist.core.catalog.values import ObjectType
 from persist.machine.upkeep.finalizer import finalize
 
 
-async def complete_until(client: aio.Client, shard: aio.ShardId, time: int) -> None:
+async def complete_until(client: aio.Client, shard: ids.ShardId, time: int) -> None:
     while not (await client.recent_upper(shard)).beyond(time):
         await asyncio.sleep(0.05)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from ingest.pipeline.conftest import Shop, here, shop, shop_server
+from ingest.pipeline.conftest import Shop, shop, shop_server
 
 import persist
 from persist import InvalidArgument
@@ -32,7 +32,7 @@ from persist_ingest.location import client
 from persist_ingest.pipeline import creation
 from persist_ingest.pipeline.records import SourceExists
 
-__all__ = ["here", "shop", "shop_server"]
+__all__ = ["shop", "shop_server"]
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 NAMES = ["persist.public.orders", "persist.public.shop"]

@@ -6,9 +6,11 @@ import gc
 import tracemalloc
 import weakref
 from dataclasses import replace
+from typing import Any
 
 from client.support import SCHEMA, Place, client_of, memory_place, table
 from machine.support import empty_append, machine, memory_stores, new_shard
+from sure import as_a, sure
 
 import persist
 from persist.core.frontier import MINIMUM, Antichain
@@ -64,12 +66,12 @@ async def test_memory_for_shards_is_bounded_by_a_setting_in_bytes():
 async def test_state_that_grew_is_estimated_anew():
     async with client_of(memory_place(), settings=QUIET) as client:
         writer = await client.open_writer(persist.ShardId.new(), schema=SCHEMA)
-        cache = client.location.shards._shards
+        cache = as_a(LocalShards, client.location.shards)._shards
         small = cache.bytes
         assert small < 3 * SHARD_BYTES
         for number in range(GROWN):
             await writer.append(table([(number, "row", number, 1)]), number + 1)
-        assert estimated(cache.peek(writer.shard).state)[1] == GROWN
+        assert estimated(sure(sure(cache.peek(writer.shard)).state))[1] == GROWN
         assert cache.bytes > small + GROWN // 3 * 5_000
 
 
@@ -81,7 +83,7 @@ async def uppers(shards: LocalShards, shard: ShardId, told: list[Antichain]) -> 
 async def test_shards_at_work_are_kept_and_the_others_are_read_again():
     blob, consensus = memory_stores()
     shards = machine(blob, consensus, replace(QUIET, shard_cache_bytes=1))
-    watched, told = new_shard(), []
+    watched, told = new_shard(), list[Any]()
     await shards.open(watched, timeout=5)
     watching = asyncio.create_task(uppers(shards, watched, told))
     while not told:
@@ -114,7 +116,7 @@ async def test_what_is_forgotten_goes_at_once_without_a_search_for_cycles():
         for shard in shards:
             await reader.open(shard, create=False, timeout=60)
             await reader.apply(shard, empty_append(BATCHES, BATCHES + 1), timeout=60)
-            known.append(weakref.ref(reader._shards.peek(shard).applier))
+            known.append(weakref.ref(sure(reader._shards.peek(shard)).applier))
             await asyncio.sleep(0)
         assert [each() is None for each in known[:-1]] == [True] * (len(shards) - 1)
     finally:

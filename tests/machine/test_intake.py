@@ -199,7 +199,7 @@ async def test_servers_refuse_wrong_inline_parts(sessions: bool) -> None:
 
 async def test_failover_refuses_wrong_inline_parts() -> None:
     name = system().random_bytes(8).hex()
-    stores = {"blob": f"mem:{name}", "consensus": f"mem:{name}"}
+    stores: Any = {"blob": f"mem:{name}", "consensus": f"mem:{name}"}
     host, address = await start(shard_spec(*stores.values()), "127.0.0.1:0", SETTINGS, with_reflection=False)
     async with await aio.connect(str(address), settings=SETTINGS, **stores) as client:
         shards: Any = client.location.shards

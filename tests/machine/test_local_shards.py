@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
+from sure import as_a, sure
 
 from persist.core.frontier import Antichain
 from persist.core.ids import LOCATION_KEY, ReaderId, ShardId
@@ -48,7 +49,7 @@ async def test_append_is_seen_by_another_machine_and_mismatch_names_the_upper():
     assert isinstance(first, Appended)
     assert first.upper == Antichain.of(5)
     stale = await two.apply(shard, empty_append(0, 7, writer=2), timeout=5)
-    assert stale == UpperMismatch(upper=Antichain.of(5), seqno=stale.seqno)
+    assert stale == UpperMismatch(upper=Antichain.of(5), seqno=as_a(UpperMismatch, stale).seqno)
     assert (await two.open(shard, timeout=5)).upper == Antichain.of(5)
 
 
@@ -61,7 +62,7 @@ async def test_append_with_a_used_token_answers_the_original_outcome():
     first = await one.apply(shard, command, timeout=5)
     await one.apply(shard, empty_append(5, 9), timeout=5)
     again = await two.apply(shard, command, timeout=5)
-    assert again == dataclasses.replace(first, already_committed=True)
+    assert again == dataclasses.replace(as_a(Appended, first), already_committed=True)
     assert (await one.open(shard, timeout=5)).upper == Antichain.of(9)
 
 
@@ -74,7 +75,7 @@ async def test_commit_of_many_commands_takes_one_seqno_and_answers_each():
     outcomes = await shards.commit(shard, good, timeout=5)
     assert [outcome.upper for outcome in outcomes] == [Antichain.of(1), Antichain.of(2)]
     assert {outcome.seqno for outcome in outcomes} == {1}
-    assert (await consensus.head(shard, timeout=1)).seqno == 1
+    assert (sure(await consensus.head(shard, timeout=1))).seqno == 1
 
 
 async def test_commit_with_one_bad_command_refuses_only_that_one():
@@ -148,7 +149,7 @@ async def test_watch_sees_every_batch_once_also_from_another_machine_and_ends_at
     await shards.open(shard, timeout=5)
 
     async def follow():
-        seen = []
+        seen: list[Any] = []
         async for change in shards.watch(shard, Antichain.of(0), timeout=20):
             seen.extend((batch.desc.lower, batch.desc.upper) for batch in change.batches)
         return seen

@@ -34,7 +34,7 @@ class Broken:
 
 
 @transition.register
-def _(command: Broken, state: Any, context: Any) -> Any:
+def _(command: Broken, state: Any, context: Any) -> Any:  # type: ignore[misc]  # it is no command of clients
     if command.late:
         return state.evolved(leased_readers={**state.leased_readers, "r": None}), None
     raise KeyError("a bug")
@@ -91,7 +91,7 @@ async def test_append_that_cannot_even_be_looked_at_fails_nobody_else() -> None:
     shards = machine(*memory_stores())
     try:
         shard = await made(shards)
-        odd: Any = replace(append(good(5)), batch=None)
+        odd: Any = replace(append(good(5)), batch=None)  # type: ignore[arg-type]  # it is the odd one
         told = await shards.commit(shard, [reader(1), odd, append(good())], timeout=10)
         assert [type(outcome) for outcome in told][::2] == [c.ReaderRegistered, c.Appended]
         assert type(told[1]) is Determinate

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
@@ -85,5 +85,5 @@ async def test_watch_of_a_store_that_stays_away_breaks_and_a_new_one_follows():
     await other.apply(shard, empty_append(0, 1), timeout=5)
     again = here.watch(shard, MINIMUM, timeout=600)
     assert (await anext(again)).info.upper == Antichain.of(1)
-    await again.aclose()
+    await cast(Any, again).aclose()
     await here.close()

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ async def play(it: Round, via: str, straight: str, how: Any, proxy: FaultProxy |
         await rival.close()
 
 
-async def compare(client: Any, shard: persist.ShardId, it: Round, outcomes: list[object]) -> None:
+async def compare(client: Any, shard: persist.ShardId, it: Round, outcomes: Sequence[object]) -> None:
     upper = await client.recent_upper(shard)
     reader = await client.open_reader(shard)
     found = (await (await reader.snapshot(upper.elements[0] - 1)).to_arrow()).to_pylist()

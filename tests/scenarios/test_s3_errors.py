@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -98,5 +98,5 @@ async def _quiet(client: Any, writer: Any) -> None:
 
 
 def _ids(table: pa.Table) -> list[int]:
-    counted = zip(table.column("id").to_pylist(), table.column("diff").to_pylist(), strict=True)
+    counted: Iterator[Any] = zip(table.column("id").to_pylist(), table.column("diff").to_pylist(), strict=True)
     return sorted(id_ for id_, diff in counted for _ in range(diff))

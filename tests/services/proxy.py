@@ -76,7 +76,11 @@ async def proxy_to(endpoint: str) -> AsyncIterator[Proxy]:
 @asynccontextmanager
 async def black_hole() -> AsyncIterator[str]:
     """An endpoint that takes connections and never says a word, like a frozen server."""
-    server = await asyncio.start_server(lambda reader, writer: asyncio.Event().wait(), "127.0.0.1", 0)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +35,10 @@ SLACK_SECONDS = 20.0
 TRANSPORTS = pytest.mark.parametrize("sessions", [True, False], ids=["session", "unary"])
 
 
-async def timed(awaitable) -> tuple[object, float]:
+async def timed(awaitable: Awaitable[Any]) -> tuple[Any, float]:
     """The result or error, and how long it took."""
     began = system().monotonic()
-    (result,) = await asyncio.gather(awaitable, return_exceptions=True)
+    result = (await asyncio.gather(awaitable, return_exceptions=True))[0]
     return result, system().monotonic() - began
 
 

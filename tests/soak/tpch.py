@@ -66,7 +66,7 @@ def generate(scale: float, into: Path) -> None:
     """The tables, as Parquet files."""
     program = Path(sys.executable).parent / "tpchgen-cli"
     tables = ",".join(KEYS)
-    command = [program, "parquet", "-s", str(scale), f"--tables={tables}", f"--output-dir={into}", "--quiet"]
+    command = [str(program), "parquet", "-s", str(scale), f"--tables={tables}", f"--output-dir={into}", "--quiet"]
     subprocess.run(command, check=True, capture_output=True)
 
 

@@ -60,4 +60,5 @@ if __name__ == "__main__":
     # A group of its own, so that driver, JVM and Python processes die together.
     if os.getpid() != os.getpgrp():
         os.setpgrp()
-    {"writes": writes, "stream": stream}[sys.argv[1]](*sys.argv[2:])
+    jobs: dict[str, Any] = {"writes": writes, "stream": stream}
+    jobs[sys.argv[1]](*sys.argv[2:])

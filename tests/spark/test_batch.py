@@ -430,7 +430,8 @@ def test_write_of_an_application_that_may_be_forgotten_says_so(
 ) -> None:
     from pyspark.sql import types as st
 
-    right, few = Applier._context, {"transactions_max": 2, "tokens_max": 0}
+    right = Applier._context
+    few: dict[str, Any] = {"transactions_max": 2, "tokens_max": 0}
     monkeypatch.setattr(Applier, "_context", lambda self: dataclasses.replace(right(self), **few))
     client.open_writer(where["shard"], schema=persist.Schema(key={"id": pa.int64()}))
     frame = st.StructType().add("id", "long")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from spark.cluster import spark_cluster
 from spark.read.test_streams import run, stream
+from sure import sure
 
 import persist
 
@@ -39,7 +40,7 @@ def check_rows(location: Path, shard: str) -> None:
     """All rows of ``spark.range``, each once."""
     with persist.embedded(str(location)) as client, client.open_reader(shard) as reader:
         table = reader.snapshot(as_of=1).to_arrow()
-    assert sorted(table["id"].to_pylist()) == list(range(ROWS))
+    assert sorted(map(sure, table["id"].to_pylist())) == list(range(ROWS))
     assert set(table["diff"].to_pylist()) == {1}
 
 

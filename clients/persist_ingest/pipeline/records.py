@@ -176,7 +176,11 @@ class Records:
         found = self.sources()
         if name not in found:
             near = difflib.get_close_matches(name, found, 3, 0.6)
-            known = f"did you mean {' or '.join(near)}?" if near else f"create it; there are: {_some(list(found))}"
+            known = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"persist source create makes one; {_some(list(found))}"
+            )
             raise SourceNotFound("no such source", hint=known, source=name)
         return found[name]
 
@@ -333,7 +337,7 @@ def _appended(writer: "persist.WriteHandle", updates: list[Any], at: int) -> boo
 
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return (", ".join(names[:_SHOWN]) or "none yet") + more
+    return f"there are {', '.join(names[:_SHOWN])}{more}" if names else "there is none yet"
 
 
 def _update(kind: str, name: str, text: str, ts: int, diff: int) -> Any:

@@ -124,6 +124,8 @@ def _narrowed(batch: pa.RecordBatch, known: Mapping[str, pa.DataType]) -> pa.Rec
 def _why(error: Exception, rows: int, file_format: str) -> str:
     """What is wrong, and in which line: a reader of CSV counts all rows of the file, one of JSON those of a block."""
     said = str(error).splitlines()[0]
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
     if file_format == "json" and (found := _JSON_ROW.search(said)):
         if "from object to array" in said:
             return "this is a JSON array; give one object a line (JSON lines), as jq -c '.[]' writes them"

@@ -79,7 +79,10 @@ def _check_key(request: AppendFile, known: Schema) -> None:
     names = [field.name for field in known.key]
     if given and sorted(given) != sorted(names):
         raise InvalidArgument(
-            "this shard has another key", hint="leave --key out, or name another shard", given=given, key=names
+            "this shard has another key",
+            hint="leave --key out, or name another shard",
+            given=",".join(given),
+            key=",".join(names),
         )
 
 

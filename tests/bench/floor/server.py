@@ -133,7 +133,9 @@ class Floor:
             "Solo": self.solo,
             "Group": self.group,
         }
-        methods = {name: grpc.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()}
+        methods: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()
+        }
         methods["Session"] = grpc.stream_stream_rpc_method_handler(self.session)
         methods["Listen"] = grpc.unary_stream_rpc_method_handler(self.listen)
         return grpc.method_handlers_generic_handler(SERVICE, methods)

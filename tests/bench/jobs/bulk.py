@@ -44,7 +44,7 @@ def _target(request: dict[str, Any]) -> Any:
 
 
 def _input(request: dict[str, Any]) -> pa.Table:
-    with pa.OSFile(request["input"]) as file:
+    with pa.OSFile(request["input"], "r") as file:
         return pa.ipc.open_file(file).read_all()
 
 

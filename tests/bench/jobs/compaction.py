@@ -6,6 +6,7 @@ The floor merges the same sorted runs from local Parquet files into one: no stor
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def _floor(request: dict[str, Any]) -> dict[str, Any]:
     def opened(path: Path) -> Iterator[pa.RecordBatch]:
         yield from pq.ParquetFile(path, pre_buffer=False).iter_batches(BATCH_ROWS, use_threads=False)
 
-    sources = [[PartSource(b"", lambda path=path: opened(path))] for path in files]
+    sources = [[PartSource(b"", partial(opened, path))] for path in files]
     target = Path(request["directory"]) / "merged.parquet"
     found = 0
     with Peak() as peak, pq.ParquetWriter(target, ours.SCHEMA.updates, compression="zstd", compression_level=1,

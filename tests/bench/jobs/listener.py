@@ -59,7 +59,8 @@ async def _persist(request: dict[str, Any]) -> list[float]:
 async def _push(request: dict[str, Any]) -> list[float]:
     heard: list[float] = []
     async with grpc.aio.insecure_channel(request["endpoint"]) as channel:
-        call = channel.unary_stream(f"/{SERVICE}/Listen")(message(request["table"], 0))
+        listen: Any = channel.unary_stream(f"/{SERVICE}/Listen")
+        call = listen(message(request["table"], 0))
         async for news in call:
             now = time.monotonic()
             if not news:

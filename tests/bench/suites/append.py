@@ -111,7 +111,9 @@ async def _blob_round(
             raise RuntimeError("the floor lost its own race")
 
     warm = rows.make(ROWS, salt=1)
-    objects.put("warm", parts.encode(warm)), objects_boto3.put("warm", parts.encode(warm)), echo(b"x", timeout=30)
+    objects.put("warm", parts.encode(warm))
+    objects_boto3.put("warm", parts.encode(warm))
+    echo(b"x", timeout=30)
     for step in range(steps):
         table = rows.make(ROWS, time=step, start=step * ROWS)
         total.add(table)
@@ -143,7 +145,7 @@ async def _inline(stage: Stage, plan: Plan, outcome: Outcome) -> None:
         endpoint, _ = stack.enter_context(stage.shard_server(endpoint=proxy.endpoint))
         fresh = await _open(stack, endpoint, ours.ALWAYS_INLINE)
         channel = stack.enter_context(grpc.insecure_channel(floor))
-        echo = channel.unary_unary(f"/{SERVICE}/Echo")
+        echo: Any = channel.unary_unary(f"/{SERVICE}/Echo")
         requests: dict[str, int] = {}
         for _ in plan.rounds_of("P2 appends inline", 25):
             laps.begin_round()
@@ -168,8 +170,8 @@ async def _inline(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     mine = laps.per_round("persist")
     outcome.check("P2", "append 100 rows inline p50, against encode + RPC + CAS", ratios(mine, floors).mid, 1.3,
                   ours=Spread.of(mine).show(" ms"), against=Spread.of(floors).show(" ms"))  # fmt: skip
-    data = sum(count for kind, count in requests.items() if not kind.endswith("rollup"))
-    outcome.check("P2", f"S3 requests in {plan.rounds * steps} inline appends", data, 0, unit="", ours=str(data))
+    writes = sum(count for kind, count in requests.items() if not kind.endswith("rollup"))
+    outcome.check("P2", f"S3 requests in {plan.rounds * steps} inline appends", writes, 0, unit="", ours=str(writes))
 
 
 async def _slope(stage: Stage, plan: Plan, outcome: Outcome) -> None:

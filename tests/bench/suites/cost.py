@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from sure import sure
 
 from bench import ours, peers, rows
 from bench.outcome import Outcome
@@ -87,7 +88,7 @@ async def _open_cold(stage: Stage, plan: Plan, outcome: Outcome, proxy: Any, sha
         )
         reader = await client.open_reader(shard)
         proxy.take()
-        snapshot = await reader.snapshot((await client.recent_upper(shard)).time - 1)
+        snapshot = await reader.snapshot(sure((await client.recent_upper(shard)).time) - 1)
         parts = sum(1 for _ in snapshot._reading.parts)
         async for _ in snapshot.to_batches():
             pass
@@ -112,7 +113,7 @@ def _lakes(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with stage.counting() as proxy, contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         name = uuid.uuid4().hex
-        lakes = {
+        lakes: dict[str, Any] = {
             "deltalake": peers.Delta(proxy.endpoint, name),
             "pyiceberg": peers.Iceberg(proxy.endpoint, f"t{name}", directory),
         }

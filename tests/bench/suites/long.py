@@ -16,7 +16,7 @@ from bench.plan import Plan
 from bench.processes import job
 from bench.rows import Sum
 from bench.stage import Stage
-from persist import aio
+from persist import Progress, aio
 from persist.settings import Settings
 
 RUNS, MEMORY_BYTES = 8, 256 << 20
@@ -166,14 +166,14 @@ async def _for_ever(stage: Stage, plan: Plan, outcome: Outcome) -> None:
             listen = await reader.listen(0)
             laps, heard, told, most = [], 0, 0, {"live": 0, "diffs": 0}
             for step in range(1, appends + 1):
-                table = rows.make(2, time=step, start=step % 1_000) if step % 2 else []
+                table: Any = rows.make(2, time=step, start=step % 1_000) if step % 2 else []
                 began = clock()
                 await writer.append(table, step + 1)
                 laps.append((clock() - began) * 1e3)
                 told += 2 * (step % 2)
                 async for event in listen:
                     heard += getattr(event, "table", pa.table({})).num_rows
-                    if getattr(event, "upper", None) is not None and event.upper.time == step + 1:
+                    if isinstance(event, Progress) and event.upper.time == step + 1:
                         break
                 if step % 1_000 == 0:
                     await _sizes(client, writer.shard, most)

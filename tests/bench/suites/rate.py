@@ -30,7 +30,7 @@ Step = Callable[[int], Awaitable[None]]
 
 
 async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome, rates, lags = Outcome(), {}, {}
+    outcome, rates, lags = Outcome(), dict[Any, Any](), dict[Any, Any]()
     seconds = plan.pick(2, 4)
     with ExitStack() as stack:
         floor, floor_process = stack.enter_context(stage.floor_server())

@@ -170,7 +170,7 @@ async def _writers(stage: Stage, plan: Plan) -> Family:
                 WriterId.born(now_ms, secrets.token_bytes(16)): Writer(heartbeat_ms=now_ms, lease_ms=3_600_000)
                 for _ in range(count)
             }
-            await stores.make(hollow(shard, 1, 1, blocks=1), shard, writers=Table(known))
+            await stores.make(hollow(shard, 1, 1, blocks=1), shard, writers=Table(known.items()))
             with serving(f"file:{stores.root}", stage.redis_uri) as server:
                 async with ours.client(server.endpoint) as client:
                     family.add("ms CPU an append", count, await _appended(client, shard, server))

@@ -1,6 +1,7 @@
 """Catalogs of older data versions, opened by this release. Catalog-semantics.md sections 1.2.2, 1.2.5 and 1.2.12."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from catalog.conftest import LogPlace, Logs
@@ -116,7 +117,7 @@ async def test_wherever_a_process_dies_the_next_one_gets_the_same_catalog(versio
     for at in range(appends):
         dying = await fresh()
         with pytest.raises(Killed):
-            await DurableCatalog(Dying(dying, at, done=done)).open(1)
+            await DurableCatalog(cast(Any, Dying(dying, at, done=done))).open(1)
         assert net(await opened_at_last(lambda: MemoryLog(dying), dying)) == whole  # noqa: B023  # called at once
 
 
@@ -187,5 +188,5 @@ async def test_who_is_moved_while_it_migrates_is_fenced_and_says_the_most_it_kno
     mine, theirs = FenceToken(1, 3), FenceToken(1, 4)
     tokens = [(CODEC.encode(FENCE_TOKEN.tag, FenceTokenKey(), each), diff) for each, diff in ((mine, -1), (theirs, 1))]
     with pytest.raises(told):
-        await DurableCatalog(Moving(rows, at, tokens if told is FencedByEpoch else [])).open(1)
+        await DurableCatalog(cast(Any, Moving(rows, at, tokens if told is FencedByEpoch else []))).open(1)
     assert (await DurableCatalog(MemoryLog(rows)).open(1)).get(CONFIG, DATA_VERSION) == Config(CURRENT)

@@ -382,7 +382,7 @@ async def test_restored_backup_is_told(database: Place) -> None:
 async def execute(place: Place, statement: str) -> None:
     if place.kind == "postgres":
         async with await psycopg.AsyncConnection.connect(place.uri, autocommit=True) as connection:
-            await connection.execute(statement)  # type: ignore[arg-type]  # of this test
+            await connection.execute(statement)
         return
     with sqlite3.connect(place.uri.removeprefix("sqlite:")) as other:
         other.execute(statement)
@@ -422,7 +422,7 @@ async def test_golden_database_is_read_and_written(tmp_path: Path) -> None:
 async def fetched(place: Place, question: str) -> list[tuple[object, ...]]:
     if place.kind == "postgres":
         async with await psycopg.AsyncConnection.connect(place.uri) as connection:
-            return await (await connection.execute(question)).fetchall()  # type: ignore[arg-type]  # of this test
+            return await (await connection.execute(question)).fetchall()
     other = sqlite3.connect(place.uri.removeprefix("sqlite:"))
     try:
         return other.execute(question).fetchall()
@@ -437,7 +437,7 @@ async def test_repeated_append_is_done_once(database: Place) -> None:
     stash = database.stash(HISTORY)
     try:
         token = secrets.token_bytes(16)
-        arguments = {"token": token, "timeout": 10.0}
+        arguments: dict[str, Any] = {"token": token, "timeout": 10.0}
         assert await stash.append("test", [], expected=0, ts=4, **arguments) is None
         assert await stash.append("test", [], expected=5, ts=5, token=b"other", timeout=60.0) is None
         assert await stash.append("test", [], expected=0, ts=4, again=True, **arguments) is None

@@ -199,7 +199,7 @@ def test_fsck_finds_a_missing_blob_and_restore_says_that_files_cannot(persist, g
 
 def test_restore_brings_blobs_back_from_a_bucket_with_versions(persist, s3_uri, tmp_path):
     uri = s3_uri.replace("s3://persist", "s3://versions", 1)
-    store = open_blob(uri, settings=Settings(), runtime=system())
+    store: Any = open_blob(uri, settings=Settings(), runtime=system())
     bucket = store._location.bucket
     assert bucket != "persist"
     store._client.create_bucket(Bucket=bucket)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -321,7 +322,7 @@ def test_rebuild_into_another_living_location_is_refused_before_it_is_tried(pers
 def test_bucket_with_versions_and_an_older_consensus_make_a_point_in_time(persist, s3_uri, tmp_path):
     """Consensus is put back as it was; what it names is brought back; a backup of the two is restored elsewhere."""
     uri = s3_uri.replace("s3://persist", "s3://moments", 1)
-    store = open_blob(uri, settings=PLAIN, runtime=system())
+    store: Any = open_blob(uri, settings=PLAIN, runtime=system())
     bucket = store._location.bucket
     store._client.create_bucket(Bucket=bucket)
     store._client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

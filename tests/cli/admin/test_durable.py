@@ -49,11 +49,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return {"blob": f"file:{tmp_path}/blob", "consensus": fresh()}
 
 
-def program(source: str, place: dict[str, str], **given: Any) -> subprocess.CompletedProcess[str]:
+def program(source: str, place: dict[str, Any], **given: Any) -> subprocess.CompletedProcess[str]:
     return run_program(HEAD + source, json.dumps([place, given]))
 
 
-def rows(place: dict[str, str], table: str, mode: str = "wal") -> list[int]:
+def rows(place: dict[str, Any], table: str, mode: str = "wal") -> list[int]:
     """What another process finds."""
     done = program(READ, place, table=table, mode=mode)
     assert done.returncode == 0, done.stderr
@@ -62,20 +62,20 @@ def rows(place: dict[str, str], table: str, mode: str = "wal") -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["wal", "direct"])
-def test_a_row_whose_time_was_printed_is_there_whatever_became_of_its_writer(place: dict[str, str], mode: str):
+def test_a_row_whose_time_was_printed_is_there_whatever_became_of_its_writer(place: dict[str, Any], mode: str):
     for number in range(ROUNDS):
         done = program(INSERT, place, mode=mode, id=number)
         assert (done.returncode, done.stdout.strip().isdigit()) == (-signal.SIGKILL, True), done.stderr
         assert rows(place, "t", mode) == [*range(number + 1)]
 
 
-def test_rows_of_killed_writers_of_a_log_are_there_for_who_reads_first(place: dict[str, str]):
+def test_rows_of_killed_writers_of_a_log_are_there_for_who_reads_first(place: dict[str, Any]):
     for number in range(ROUNDS):
         assert program(COMMIT, place, id=number).returncode == -signal.SIGKILL
     assert rows(place, "b") == rows(place, "a") == [*range(ROUNDS)]
 
 
-def test_an_append_of_the_command_is_there_when_it_printed_its_line_or_ended(place: dict[str, str], tmp_path: Path):
+def test_an_append_of_the_command_is_there_when_it_printed_its_line_or_ended(place: dict[str, Any], tmp_path: Path):
     for number in range(ROUNDS):
         (tmp_path / "rows.csv").write_text(f"id\n{number}\n")
         words = ["shard", "append", "t", tmp_path / "rows.csv", "--key", "id", "--json"]

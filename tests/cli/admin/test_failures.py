@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli.admin.damaged import BAD, GOOD, damage_state, diffs, grown, parts
 
+from persist.core.ids import ShardId
 from persist.core.shard.state import STATE_FORMAT
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state" / "location-1.tar.gz"
@@ -74,7 +75,7 @@ def shards_of(location: Path) -> list[str]:
 def test_upgrade_says_which_shard_it_could_not_move(persist, old):
     """Nothing is raised before all were looked for; then the others are moved, and the exit code is 1."""
     bad, good = shards_of(old)
-    with diffs(old, bad) as (seqnos, damage):
+    with diffs(old, ShardId(bad)) as (seqnos, damage):
         damage(seqnos[-1])
     upgrade = ("admin", "upgrade", "--all", "--location", old)
     dry = persist(*upgrade, "--json")

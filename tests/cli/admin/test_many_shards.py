@@ -119,7 +119,7 @@ async def test_interrupt_says_where_to_go_on_and_keeps_what_was_found(capsys):
             await asyncio.Event().wait()
         return which
 
-    async def collect() -> tuple[list[str], bool]:
+    async def collect() -> tuple[list[ShardId], bool]:
         walk = Walk([shard(number) for number in range(50)], work, after="", at_once=4)
         found = [which async for which, _ in walk.results()]
         return found, walk.interrupted

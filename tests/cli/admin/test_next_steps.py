@@ -5,6 +5,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.admin.damaged import BAD, GOOD, cut, damage_state, diffs, flip, grow, grown, hold, parts, rollups
@@ -240,7 +241,7 @@ def versioned(s3_uri: str, tmp_path: Path):
     from persist.storage.open import open_blob
 
     uri = s3_uri.replace("s3://persist", "s3://kept", 1)
-    store = open_blob(uri, settings=PLAIN, runtime=system())
+    store: Any = open_blob(uri, settings=PLAIN, runtime=system())
     bucket = store._location.bucket
     store._client.create_bucket(Bucket=bucket)
     store._client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

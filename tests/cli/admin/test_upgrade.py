@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from forked import run_fork
+from sure import as_a
 
 import persist
 from persist.core.shard.state import STATE_FORMAT
@@ -66,6 +67,6 @@ def test_upgrade_tells_first_does_it_once_and_loses_nothing(old: Path) -> None:
             assert client.open_since("hold", shard).since == persist.Antichain.of(20)
             writer = client.open_writer(shard)
             again = persist.Transaction(app_id="app", version=6)
-            assert writer.compare_and_append([], 70, 80, transaction=again).already_committed
+            assert as_a(persist.Appended, writer.compare_and_append([], 70, 80, transaction=again)).already_committed
             writer.append([(({"id": 99}, {"name": "new"}), 75, 1)], 80)
             assert (99, "new") in contents(client, name, 79)

@@ -123,3 +123,8 @@ def test_a_number_beyond_its_column_is_refused_and_never_another_one(persist, be
         done = persist("shard", "append", "t", file(name, content), *begun)
         assert done.code == 2, done.out
     assert [row["v"] for row in persist("shard", "snapshot", "t", "--json", *begun).lines] == ["5.0000000000"]
+
+
+def test_file_that_is_not_there_is_said_in_words(persist, here):
+    done = persist("shard", "append", "people", "nofile.csv", "--key", "id", *here)
+    assert (done.code, "there is no such file" in done.err, "Errno" in done.err) == (2, True, False), done.err

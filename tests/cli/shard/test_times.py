@@ -3,7 +3,11 @@
 import pytest
 import typer
 
+from persist.core.frontier import Antichain
 from persist.dates import dated
+from persist.errors import NotYetAvailable
+from persist_cli.app import _explain
+from persist_cli.options import Invocation
 from persist_cli.times import time_of
 
 NOW = 1_795_326_402_596  # 2026-11-22T05:46:42.596Z
@@ -59,3 +63,15 @@ def test_reads_take_dates_and_words(persist, here, people):
     assert (at.code, "people as of 1795305600000 (2026-11-22T00:00:00.000Z)" in at.out) == (0, True)
     refused = persist("shard", "snapshot", "people", "--as-of", "soon", *here)
     assert (refused.code, "is no time" in refused.err.replace("\n", " ")) == (2, True)
+
+
+def test_times_in_a_refusal_have_their_dates_for_people_and_not_for_programs(capfd):
+    late = NotYetAvailable(
+        "not yet", hint="wait", as_of=Antichain.of(5_080_665_600_000), upper=7, rows=5_080_665_600_000
+    )
+    for json_, said in (
+        (False, "not yet as_of=5080665600000 (2131-01-01T00:00:00.000Z) upper=7 rows=5080665600000 (wait)"),
+        (True, '"as_of": "[5080665600000]"'),
+    ):
+        assert _explain(late, Invocation(json=json_)) == 1
+        assert said in capfd.readouterr().err

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from sure import sure
+
 import persist
 
 CLASSES = {
@@ -43,7 +45,7 @@ def lines() -> Iterator[str]:
         yield f"{owner.__name__}{signature(owner) if owner is persist.Client else ''}"
         for name, member in members(owner):
             if isinstance(member, property):
-                yield f"    {name} -> {_text(inspect.signature(member.fget).return_annotation)}"
+                yield f"    {name} -> {_text(inspect.signature(sure(member.fget)).return_annotation)}"
             else:
                 yield f"    {name}{signature(member)}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from sure import sure
 
 import persist
 
@@ -38,7 +39,7 @@ def with_pandas(read: Any) -> int:
 
 
 def with_arrow(read: Any) -> int:
-    return sum(sum(batch.column("id").to_pylist()) for batch in pa.RecordBatchReader.from_stream(read))
+    return sum(sum(map(sure, batch.column("id").to_pylist())) for batch in pa.RecordBatchReader.from_stream(read))
 
 
 RECIPES: dict[str, Callable[[Any], int]] = {

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, rows_of, run_python, table
 from forked import Fork
+from sure import as_a, put, sure
 
 import persist
 from persist import Antichain, Appended, Progress, ShardId, Updates, UpperMismatch
@@ -31,7 +33,10 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[persist.C
         with persist.embedded(root) as client:
             yield client
         return
-    stores = {"blob": f"file:{quote(str(root / 'blob'))}", "consensus": f"sqlite:{quote(str(root / 'consensus.db'))}"}
+    stores: dict[str, Any] = {
+        "blob": f"file:{quote(str(root / 'blob'))}",
+        "consensus": f"sqlite:{quote(str(root / 'consensus.db'))}",
+    }
     with (
         server_process(*stores.values()) as endpoint,
         persist.connect(endpoint, **(stores if request.param == "failover" else {})) as client,
@@ -86,7 +91,7 @@ def test_listen_is_an_iterator_that_ends_when_idle(client: persist.Client):
     with reader.listen(as_of=0, timeout=0.1) as listen:
         events = list(listen)
     assert [type(event) for event in events] == [Updates, Progress]
-    assert rows_of(events[0].table) == [(1, "a", 3, 1)]
+    assert rows_of(as_a(Updates, events[0]).table) == [(1, "a", 3, 1)]
     assert listen.frontier == Antichain.of(10)
     subscribed = [event for event in reader.subscribe(as_of=3, timeout=0.1) if isinstance(event, Updates)]
     assert [rows_of(event.table) for event in subscribed] == [[(1, "a", 3, 1), (2, "b", 3, 1)]]
@@ -110,7 +115,7 @@ def test_many_threads_share_one_client(client: persist.Client):
     def add(number: int) -> int:
         own = client.open_writer(writer.shard)
         while True:
-            at = own.upper.time
+            at = sure(own.upper.time)
             if isinstance(own.compare_and_append(table([(number, "a", at, 1)]), at, at + 1), Appended):
                 return at
 
@@ -249,12 +254,12 @@ def test_close_during_a_call_leaves_in_doubt_what_was_sent(tmp_path: Path):
         shards = client._inner.location.shards
         right = shards.apply
 
-        async def lost(*arguments: object, **more: object) -> None:
+        async def lost(*arguments: Any, **more: Any) -> None:
             await right(*arguments, **more)
             sent.set()
             await asyncio.Event().wait()
 
-        shards.apply = lost
+        put(shards, "apply", lost)
 
         def call() -> None:
             try:

@@ -25,7 +25,7 @@ Calls = Mapping[str, Callable[[], Any]]
 REMAP = RemapSource(remap=ShardId.new(), kind=SourceKind.LSN, incarnation="one", rules=MintRules())
 
 
-def place() -> dict[str, str]:
+def place() -> dict[str, Any]:
     name = system().random_bytes(8).hex()
     return {"blob": f"mem:{name}", "consensus": f"mem:{name}"}
 
@@ -88,7 +88,7 @@ def blocking_things() -> dict[str, Any]:
     writer, reader = client.open(ShardId.new(), schema=SCHEMA)
     writer.append(table([(1, "a", 3, 1)]), 10)
     catalog = client.catalog("test")
-    of = {
+    of: dict[str, Any] = {
         "client": client, "writer": writer, "reader": reader, "snapshot": reader.snapshot(5),
         "listen": reader.listen(0), "diffs": reader.diffs(1, 5), "since": client.open_since("hold", writer.shard),
         "oracle": client.oracle(), "table": client.table("t", schema=SCHEMA), "minter": client.minter(),
@@ -105,7 +105,7 @@ async def asyncio_things() -> dict[str, Any]:
     writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
     await writer.append(table([(1, "a", 3, 1)]), 10)
     catalog = await client.catalog("test")
-    of = {
+    of: dict[str, Any] = {
         "client": client, "writer": writer, "reader": reader, "snapshot": await reader.snapshot(5),
         "listen": await reader.listen(0), "diffs": await reader.diffs(1, 5),
         "since": await client.open_since("hold", writer.shard), "oracle": await client.oracle(),

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA
+from sure import sure
 
 import persist
 from persist import ShardId
+from persist.core import ids
 from persist.core.shard.commands import CloseCall, CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards
 
@@ -52,13 +54,13 @@ class Way:
     def __init__(self, client: persist.Client) -> None:
         shards = client._inner.location.shards
         self.right = shards.apply
-        self.hooks: list[tuple[type, ShardId | None, Hook]] = []
+        self.hooks: list[tuple[type, ids.ShardId | None, Hook]] = []
         shards.apply = self.apply  # type: ignore[method-assign]
 
-    def after(self, kind: type, hook: Hook, shard: ShardId | None = None) -> None:
+    def after(self, kind: type, hook: Hook, shard: ids.ShardId | None = None) -> None:
         self.hooks.append((kind, shard, hook))
 
-    async def apply(self, shard: ShardId, command: Any, *, timeout: float) -> Any:
+    async def apply(self, shard: ids.ShardId, command: Any, *, timeout: float) -> Any:
         outcome = await self.right(shard, command, timeout=timeout)
         if self.hooks and isinstance(command, self.hooks[0][0]) and self.hooks[0][1] in (None, shard):
             await self.hooks.pop(0)[2]()
@@ -73,7 +75,8 @@ class Things:
         if way in {"append", "at upper", "compare"}:
             self.shard = ShardId.new()
             self.writer, self.reader = client.open(self.shard, schema=SCHEMA)
-            self.resolve, self.log = self.writer.resolve, self.shard
+            self.resolve = self.writer.resolve
+            self.log: ids.ShardId = self.shard
         else:
             mode: Any = "direct" if way.startswith("direct") else "wal"
             self.table = client.table("things", schema=SCHEMA, mode=mode)
@@ -86,13 +89,13 @@ class Things:
     def put(self, n: int) -> object:
         match self.way:
             case "append":
-                [upper] = self.writer.upper.elements
-                return self.writer.append([(({"id": n}, {"name": "a"}), upper, 1)], upper + 1)
+                [upper] = sure(self.writer).upper.elements
+                return sure(self.writer).append([(({"id": n}, {"name": "a"}), upper, 1)], upper + 1)
             case "compare":
                 [upper] = self.client.recent_upper(self.shard).elements
-                return self.writer.compare_and_append([(({"id": n}, {"name": "a"}), upper, 1)], upper, upper + 1)
+                return sure(self.writer).compare_and_append([(({"id": n}, {"name": "a"}), upper, 1)], upper, upper + 1)
             case "at upper":
-                return self.writer.append_at_upper([(({"id": n}, {"name": "a"}), 0, 1)])
+                return sure(self.writer).append_at_upper([(({"id": n}, {"name": "a"}), 0, 1)])
             case "direct" | "wal":
                 return self.table.insert([row(n)])
             case "direct upsert" | "wal upsert":

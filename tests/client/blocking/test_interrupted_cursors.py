@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from client.blocking.test_interrupted import Handled
 from client.support import memory_place
+from sure import sure
 
 import persist
 from persist.client.sql.errors import SqlFailed
@@ -32,7 +33,7 @@ def client() -> Iterator[persist.Client]:
 def environment(client: persist.Client) -> Iterator[Any]:
     with contextlib.closing(client.environment()) as environment:
         client.sql("CREATE TABLE t (id BIGINT PRIMARY KEY); CREATE CURSOR c FOR SUBSCRIBE t")
-        table = client.table(environment.resolve("t").data, mode="wal")
+        table = client.table(sure(environment.resolve("t").data), mode="wal")
         for id in range(ROWS):
             table.insert([{"id": id}])
         yield environment

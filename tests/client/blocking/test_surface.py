@@ -37,7 +37,7 @@ def test_both_flavours_have_the_same_names():
         assert (getattr(aio, name) is getattr(persist, name)) == (name not in handles), name
 
 
-def twins() -> Iterator[tuple[type, type]]:
+def twins() -> Iterator[tuple[type, Any]]:
     """Every blocking class, and the asyncio class that it holds."""
     for owner in surface.classes():
         held = inspect.get_annotations(owner).get("_inner")
@@ -91,7 +91,7 @@ def says(function: Any) -> bool:
 def kinds(parent: type) -> Iterator[str]:
     """The names of an error and all that derive from it."""
     yield parent.__name__
-    for each in parent.__subclasses__():
+    for each in list[Any](parent.__subclasses__()):
         yield from kinds(each)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def shared_place(tmp_path: Path) -> "object":
         @asynccontextmanager
         async def opened() -> AsyncIterator[Client]:
             settings = Settings(poll_first_ms=5, poll_max_ms=50, timeout_ms=10_000)
-            stores = {"blob": f"file:{tmp_path}/blob", "consensus": uri}
+            stores: dict[str, Any] = {"blob": f"file:{tmp_path}/blob", "consensus": uri}
             async with await aio.embedded(**stores, settings=settings) as client:
                 yield client
 

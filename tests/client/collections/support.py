@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -100,7 +100,7 @@ def reads_of(client: aio.Client, items: Items) -> Reads:
     async def now(strict: bool) -> Items:
         return items
 
-    return Reads(Readers(Access(client, client.oracle, client.transaction_log)), now, Session())
+    return Reads(Readers(Access(client, client.oracle, client.transaction_log)), cast(Any, now), Session())
 
 
 async def table_of(client: aio.Client, items: Items, name: str, *, mode: Any = "wal", timeline: str = "M") -> aio.Table:

@@ -30,9 +30,11 @@ from client.support import (
     total,
 )
 from simulation.budget import FULL, seeds
+from sure import sure
 
 import persist
 from persist import ShardId
+from persist.core import ids
 from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.parts.budget import Budget
 
@@ -55,7 +57,9 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.getfixturevalue("fresh_s3_uri")(), request.getfixturevalue("fresh_redis_uri")())
 
 
-async def compact(client: Any, shard: ShardId, *, whole: bool = True, budget: Budget | None = None) -> Compacted | None:
+async def compact(
+    client: Any, shard: ids.ShardId, *, whole: bool = True, budget: Budget | None = None
+) -> Compacted | None:
     shards = client._location.shards
     compactor = Compactor(shards, shards, budget=budget)
     try:
@@ -64,16 +68,16 @@ async def compact(client: Any, shard: ShardId, *, whole: bool = True, budget: Bu
         await compactor.close()
 
 
-async def batches_of(client: Any, shard: ShardId) -> list[dict[str, Any]]:
+async def batches_of(client: Any, shard: ids.ShardId) -> list[dict[str, Any]]:
     state = await client.inspect(shard)
     return [batch for each in state["spine"] for batch in each["batches"]]
 
 
-async def parts_of(client: Any, shard: ShardId) -> list[dict[str, Any]]:
+async def parts_of(client: Any, shard: ids.ShardId) -> list[dict[str, Any]]:
     return [part for batch in await batches_of(client, shard) for run in batch["runs"] for part in run]
 
 
-async def blobs_of(client: Any, shard: ShardId) -> set[str]:
+async def blobs_of(client: Any, shard: ids.ShardId) -> set[str]:
     """Keys of the parts in Blob, named or not."""
     keys = [key async for key, _ in client._location.blob.list(f"{shard}/", timeout=10)]
     return {key for key in keys if "/rollup/" not in key}
@@ -207,13 +211,13 @@ async def test_since_that_moves_lets_compaction_consolidate_history():
         for time in range(40):  # one row for each of ten keys, replaced again and again
             gone = [(key, f"v{time - 1}", time, -1) for key in range(10)] if time else []
             await writer.append(table([*gone, *((key, f"v{time}", time, 1) for key in range(10))]), time + 1)
-        exact = await compact(client, writer.shard)
+        exact = sure(await compact(client, writer.shard))
         assert exact.rows_after == exact.rows_before == 790
         await reader.downgrade_since(30)
-        some = await compact(client, writer.shard)
+        some = sure(await compact(client, writer.shard))
         assert some.rows_after == 10 + 9 * 20
         await reader.downgrade_since(39)
-        assert (await compact(client, writer.shard)).rows_after == 10
+        assert (sure(await compact(client, writer.shard))).rows_after == 10
         assert rows_of(await (await reader.snapshot(39)).to_arrow()) == [(key, "v39", 1) for key in range(10)]
 
 
@@ -255,7 +259,7 @@ class Counting:
         self.keys.add(key)
         return await self._shards.blob.get(key, **options)
 
-    async def compact(self, shard: ShardId) -> Compacted:
+    async def compact(self, shard: ids.ShardId) -> Compacted:
         compactor = Compactor(self._shards, self, budget=TINY)
         done = await compactor.compact(shard, compactor.new_owner(), whole=True)
         await compactor.close()
@@ -267,7 +271,7 @@ async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_n
     async with filled(stores, count=15, rows=150) as (client, writer, reader, ledger):
         await reader.downgrade_since(40)
         before = await blobs_of(client, writer.shard)
-        done = await compact(client, writer.shard, budget=TINY)
+        done = sure(await compact(client, writer.shard, budget=TINY))
         assert done.applied
         [batch] = await batches_of(client, writer.shard)
         assert len(batch["runs"]) == 1
@@ -290,7 +294,7 @@ async def test_older_parts_without_a_column_are_compacted_into_the_newest_schema
         reader = await client.open_reader(writer.shard)
         want = rows_of(await (await reader.snapshot(61)).to_arrow(columns=["id", "name"]))
         aged = rows_of(await (await reader.snapshot(61)).to_arrow(where="id = 900"))
-        assert (await compact(client, writer.shard)).applied
+        assert (sure(await compact(client, writer.shard))).applied
         assert {part["schema_id"] for part in await parts_of(client, writer.shard)} == {1}
         assert rows_of(await (await reader.snapshot(61)).to_arrow(columns=["id", "name"])) == want
         assert rows_of(await (await reader.snapshot(61)).to_arrow(where="id = 900")) == aged == [(900, "b", 90, 1)]
@@ -311,7 +315,7 @@ async def test_rows_that_a_truncated_batch_hides_do_not_come_back():
         assert [batch["truncated"] for batch in await batches_of(client, shard)] == [False, True]
         for as_of in range(30):
             await check(reader, ledger, as_of)
-        done = await compact(client, shard)
+        done = sure(await compact(client, shard))
         assert (done.rows_before, done.rows_after) == (42, 30)
         assert [batch["truncated"] for batch in await batches_of(client, shard)] == [False]
         for as_of in range(30):

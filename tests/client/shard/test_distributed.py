@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, SMALL, Ledger, Place, client_of, file_place, rows_of, some_rows, table
 from forked import pool
+from sure import sure
 
 from persist import ShardId
 from persist.core.shard.commands import ApplyMerge, MergeApplied, MergeRefused
@@ -23,7 +24,7 @@ def work(piece: bytes) -> bytes:
     return pickle.loads(piece).run()
 
 
-async def grown(client, count: int = 12) -> tuple[object, object, Ledger]:
+async def grown(client, count: int = 12) -> tuple[Any, Any, Ledger]:
     writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
     ledger, entropy = Ledger(), random.Random(7)
     for number in range(count):
@@ -38,7 +39,7 @@ async def test_pieces_run_by_other_processes_are_committed_as_one_run(tmp_path, 
     async with client_of(file_place(tmp_path), settings=MANUAL) as client:
         writer, reader, ledger = await grown(client)
         await reader.downgrade_since(60)
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         assert 12 * 100 < compaction.rows <= 12 * 150
         made = compaction.pieces(pieces)
         assert len(made) == 1 if pieces == 1 else 2 <= len(made) <= 5
@@ -60,7 +61,7 @@ async def test_one_piece_and_many_leave_the_same_rows(place: Place):
         async with client_of(place, settings=MANUAL) as client:
             writer, reader, _ = await grown(client)
             await reader.downgrade_since(119)
-            compaction = await client.begin_compaction(writer.shard)
+            compaction = sure(await client.begin_compaction(writer.shard))
             results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(pieces)]
             await compaction.commit(results)
             found.append((await (await reader.snapshot(119)).to_arrow()).to_pylist())
@@ -72,7 +73,7 @@ async def test_abandoned_compaction_leaves_nothing_and_can_be_claimed_again(plac
         writer, reader, ledger = await grown(client)
         blob = client._location.blob
         before = {key async for key, _ in blob.list(str(writer.shard), timeout=5)}
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         assert await client.begin_compaction(writer.shard) is None
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(3)]
         assert {key async for key, _ in blob.list(str(writer.shard), timeout=5)} > before
@@ -89,7 +90,7 @@ async def test_compaction_that_was_committed_deletes_nothing_however_it_is_clean
     """`except: abandon` is what callers write, whatever the commit came to."""
     async with client_of(place, settings=MANUAL) as client:
         writer, reader, ledger = await grown(client)
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(3)]
         assert (await compaction.commit(results)).applied
         await compaction.abandon(results)
@@ -101,7 +102,7 @@ async def test_merge_that_is_delivered_again_after_a_final_answer_finds_its_part
     async with client_of(place, settings=MANUAL) as client:
         writer, reader, ledger = await grown(client)
         shards = client._location.shards
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(2)]
         late: list[Any] = []
 
@@ -128,11 +129,11 @@ async def test_merge_that_is_delivered_again_after_a_final_answer_finds_its_part
 async def test_merge_whose_parts_are_not_there_takes_nothing_away(place: Place, lie: str):
     async with client_of(place, settings=MANUAL) as client:
         writer, reader, ledger = await grown(client)
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(1)]
         [part, *_] = batch_from_bytes(results[0]).parts
         if lie == "missing":
-            await client._location.blob.delete(part.key, timeout=30)
+            await client._location.blob.delete(sure(part.key), timeout=30)
         else:
             batch = batch_from_bytes(results[0])
             [run] = batch.runs
@@ -147,12 +148,12 @@ async def test_compaction_that_was_taken_over_is_refused_and_tells(place: Place)
     hasty = dataclasses.replace(MANUAL, compaction_takeover_ms=50)
     async with client_of(place, settings=hasty) as client:
         writer, reader, ledger = await grown(client)
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         results = [await asyncio.to_thread(piece.run) for piece in compaction.pieces(2)]
         # As if the process that began it had been paused: its claim is not renewed.
         compaction._keeping.cancel()
         await asyncio.sleep(0.06)
-        other = await client.begin_compaction(writer.shard)
+        other = sure(await client.begin_compaction(writer.shard))
         done = await other.commit([await asyncio.to_thread(piece.run) for piece in other.pieces(1)])
         assert done.applied
         try:
@@ -168,7 +169,7 @@ async def test_wrong_use_is_refused(place: Place):
         writer, _, _ = await grown(client)
         with pytest.raises(ShardNotFound):
             await client.begin_compaction(ShardId.new())
-        compaction = await client.begin_compaction(writer.shard)
+        compaction = sure(await client.begin_compaction(writer.shard))
         with pytest.raises(InvalidArgument):
             compaction.pieces(0)
         compaction.pieces(2)

@@ -136,7 +136,8 @@ async def test_shard_of_an_environment_that_nobody_sees_is_finalized_by_that_one
         await writer.append(table([(1, "a", 0, 1)]), 1)
         hold = await client.open_since(hold_of("elsewhere"), shard, purpose="collections")
         before = await client.inspect(shard)
-        for asked in ({}, {"dry_run": True}):
+        ways: list[dict[str, Any]] = [{}, {"dry_run": True}]
+        for asked in ways:
             with pytest.raises(InvalidArgument, match="an environment holds this shard") as refused:
                 await client.finalize(shard, force=True, **asked)
             assert refused.value.details["hold"] == hold.name

@@ -7,16 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, client_of, memory_place
+from sure import put
 
 import persist
 from persist import Appended, PreparedBatch, ShardId
+from persist.core import ids
 from persist.core.data.update import consolidate, normalise
 from persist.core.shard.batch import Run
 from persist.errors import InvalidArgument, RequestTooLarge
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.parts import reading
 from persist.machine.parts.budget import Budget
-from persist.wire.columnar import encode_inline
+from persist.wire.columnar import encode_inline, part_batches
 
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
 MANUAL = persist.Settings(compaction=False)
@@ -25,14 +27,14 @@ FOUR = dataclasses.replace(FULL, parts_per_append_max=4)
 MANY = 40
 
 
-def prepared(shard: ShardId, key: int, schema: persist.Schema = SCHEMA, schema_id: int = 0) -> PreparedBatch:
+def prepared(shard: ids.ShardId, key: int, schema: persist.Schema = SCHEMA, schema_id: int = 0) -> PreparedBatch:
     vals = {"name": ["n"], "age": pa.array([key], pa.int32())}
     columns = {"id": [key], **{name: vals[name] for name in schema.val.names}, "ts": [0], "diff": [1]}
     part = encode_inline(consolidate(normalise(pa.table(columns), schema), schema), schema, schema_id)
     return PreparedBatch(shard=shard, schema_id=schema_id, runs=(Run(parts=(part,)),))
 
 
-async def compact(client: Any, shard: ShardId, budget: Budget | None = None) -> None:
+async def compact(client: Any, shard: ids.ShardId, budget: Budget | None = None) -> None:
     shards = client._location.shards
     compactor = Compactor(shards, shards, budget=budget)
     try:
@@ -41,12 +43,12 @@ async def compact(client: Any, shard: ShardId, budget: Budget | None = None) -> 
         await compactor.close()
 
 
-async def runs_of(client: Any, shard: ShardId) -> list[Any]:
+async def runs_of(client: Any, shard: ids.ShardId) -> list[Any]:
     spine = (await client.inspect(shard))["spine"]
     return [run for each in spine for batch in each["batches"] for run in batch["runs"]]
 
 
-async def blobs_of(client: Any, shard: ShardId) -> set[str]:
+async def blobs_of(client: Any, shard: ids.ShardId) -> set[str]:
     keys = [key async for key, _ in client._location.blob.list(f"{shard}/", timeout=10)]
     return {key for key in keys if "/rollup/" not in key}
 
@@ -54,7 +56,7 @@ async def blobs_of(client: Any, shard: ShardId) -> set[str]:
 @pytest.mark.parametrize("how", ["snapshot", "compaction"])
 async def test_only_reads_of_few_runs_are_done_on_the_loop(how: str, monkeypatch: pytest.MonkeyPatch):
     async with client_of(memory_place(), settings=MANUAL) as client:
-        decode, seen = reading.part_batches, set()
+        decode, seen = part_batches, set[Any]()
 
         def noted(*args: Any, **options: Any) -> Any:
             seen.add(threading.get_ident())
@@ -119,11 +121,11 @@ async def test_more_parts_than_an_append_may_name_are_refused_before_anything_is
         shards, sent = client._location.shards, []
         apply = shards.apply
 
-        async def noted(shard: ShardId, command: Any, *, timeout: float) -> Any:
+        async def noted(shard: ids.ShardId, command: Any, *, timeout: float) -> Any:
             sent.append(command)
             return await apply(shard, command, timeout=timeout)
 
-        shards.apply = noted
+        put(shards, "apply", noted)
         before = await blobs_of(client, writer.shard)
         batches = [prepared(writer.shard, key) for key in range(5)]
         for call in (writer.append_batches_at_upper(batches), writer.compare_and_append_batches(batches, 0, 9)):

@@ -16,6 +16,8 @@ from client.support import SCHEMA, SMALL, Place, client_of, memory_place, rows_o
 
 import persist
 from persist import ShardId, errors
+from persist.core import ids
+from persist.core.shard.state import STATE_FORMAT
 from persist.runtime import system
 from persist.storage import open as stores
 from persist.testing import servers
@@ -199,9 +201,9 @@ async def test_request_over_the_limit_is_refused_and_a_smaller_one_taken(access:
         assert rows_of(await (await reader.snapshot(1)).to_arrow()) == [(1, "a", 1), (2, "b", 1)]
 
 
-def of_another_release(shard: ShardId, seqno: int) -> bytes:
+def of_another_release(shard: ids.ShardId, seqno: int) -> bytes:
     """A whole diff in the format after ours."""
-    return framed(b"pDIF", state.STATE_FORMAT + 1, state._binding(shard, seqno), state_pb2.StateDiff())
+    return framed(b"pDIF", STATE_FORMAT + 1, state._binding(shard, seqno), state_pb2.StateDiff())
 
 
 async def test_state_of_another_release(access: str):

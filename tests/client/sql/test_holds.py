@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from client.sql.support import last, rows, sessions
+from sure import sure
 
 from persist import Updates
 from persist.client.collections.control.controller import Controller
@@ -19,7 +20,7 @@ HELD = "select at, auto_advanced_count from persist_catalog.holds where name = '
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer about frontiers holds for a second, not for ten: sinces follow policies that much sooner."""
-    monkeypatch.setitem(Controller.__init__.__kwdefaults__, "told_seconds", 1.0)
+    monkeypatch.setitem(sure(Controller.__init__.__kwdefaults__), "told_seconds", 1.0)
 
 
 async def written(session: SqlSession, *values: str) -> list[int]:
@@ -30,7 +31,7 @@ async def written(session: SqlSession, *values: str) -> list[int]:
 
 async def since_beyond(session: SqlSession, name: str, ts: int) -> None:
     """Until the shard of an object cannot be read at a time any more, while other rows come."""
-    shard = (await session.environment.resolve(name)).data
+    shard = sure((await session.environment.resolve(name)).data)
     number = 1_000_000
     async with asyncio.timeout(120):
         while (await session.environment.access.client.inspect(shard))["since"][0] <= ts:
@@ -133,7 +134,7 @@ async def test_what_reads_goes_on_when_a_hold_is_dropped():
             seen = set[int]()
             async with asyncio.timeout(60):
                 async for table in following.batches():
-                    seen |= set(table["id"].to_pylist())
+                    seen |= set(map(sure, table["id"].to_pylist()))
                     if len(seen) == 29:
                         break
         assert seen == set(range(1, 30))
@@ -144,7 +145,7 @@ async def test_what_is_held_takes_room_until_the_hold_is_advanced():
     for. Users must periodically advance the HOLD to a more recent time to allow for resources to be released."""
     async with sessions() as (session,):
         await session.execute(TABLE + "insert into t values (1, 0); create hold h on t")
-        shard = (await session.environment.resolve("t")).data
+        shard = sure((await session.environment.resolve("t")).data)
         client = session.environment.access.client
         held, sizes = list[int](), list[int]()
         for _ in range(3):
@@ -183,7 +184,7 @@ async def test_a_hold_that_is_moved_for_its_lag_moves_no_reader():
             seen = set[int]()
             async for event in subscription:
                 if isinstance(event, Updates):
-                    seen |= set(event.table["id"].to_pylist())
+                    seen |= set(map(sure, event.table["id"].to_pylist()))
                 if len(seen) == number:
                     break
         assert seen == set(range(1, number + 1))

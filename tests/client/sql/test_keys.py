@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from client.sql.support import last, rows
 from client.support import client_of, memory_place
+from sure import sure
 
 import persist
 from persist import aio
@@ -38,7 +39,7 @@ async def made(mode: str, key: str = "primary key") -> AsyncIterator[tuple[aio.C
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_key_is_put_in_once_by_every_door_of_tables(mode):
     async with made(mode) as (_, session, other):
-        shard = (await session.environment.resolve("t")).data
+        shard = sure((await session.environment.resolve("t")).data)
         by_name, by_id = await other.table("t", mode=mode), await other.table(shard, mode=mode)
         for table in (by_name, by_id):
             for refused in ([{"id": 1, "s": "b"}], [{"id": 1, "s": "a"}], [{"id": 2, "s": "a"}, {"id": 2, "s": "b"}]):
@@ -119,7 +120,7 @@ async def test_transactions_over_several_tables_look_at_the_end():
 
 async def test_what_appends_rows_as_they_are_is_refused_where_there_is_a_key():
     async with made("direct") as (_, session, other):
-        schema = (await session.environment.resolve("t")).schema
+        schema = sure((await session.environment.resolve("t")).schema)
         for door in (
             lambda: other.open_writer("t"),
             lambda: other.open("public.t"),

@@ -1,11 +1,15 @@
 """Statements of many rows: the same rows as of few, without the event loop standing still."""
 
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
+from client.sql.reading.stating import stated
 from client.sql.support import rows, sessions
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import steps_of_the_loop
+from sure import sure
 
 from persist.client.sql.errors import SqlError, SqlFailed, SqlNotSupported, SqlSyntax
 from persist.client.sql.given import Given, read, rows_in
@@ -44,7 +48,7 @@ def lists(draw):
 
 
 def literals_of(text) -> Literals:
-    found = one(f"insert into t {text}").statement.query
+    found = stated(f"insert into t {text}").query
     assert isinstance(found, Literals)
     return found
 
@@ -62,7 +66,7 @@ def assigned(column, kind):
 
 @given(lists())
 def test_rows_of_literals_are_put_as_those_that_are_parsed_one_by_one(text):
-    parsed = rows_in(one(text).statement.query)
+    parsed = rows_in(stated(text).query)
     assert parsed is not None
     for many, few in zip(read(literals_of(text)), Given(parsed).columns(), strict=True):
         for kind in KINDS:
@@ -71,7 +75,7 @@ def test_rows_of_literals_are_put_as_those_that_are_parsed_one_by_one(text):
 
 def test_literals_need_no_query():
     text = literal_rows([["null", "1", "-1.5", "1e3", "'it''s'", "TRUE", "+2", "- 3"]] * ROWS_MIN)
-    assert Given(rows_in(one(text).statement.query)).query() is None
+    assert Given(sure(rows_in(stated(text).query))).query() is None
 
 
 MANY = ", ".join(f"({at}, 'it''s\n{at}', -{at}.25, null, TRUE)" for at in range(ROWS_MIN))
@@ -117,7 +121,7 @@ def _places(token):
 )
 def test_what_is_more_than_rows_is_a_query(text):
     for each in parse(text):
-        assert not isinstance(each.statement.query, Literals)
+        assert not isinstance(cast(Any, each.statement).query, Literals)
 
 
 @pytest.mark.parametrize(

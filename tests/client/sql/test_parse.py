@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from client.sql.reading.stating import stated
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,8 +195,8 @@ def test_times_are_those_of_every_other_door():
         ("timestamp '2026-11-22 06:00:00'", 1795327200000),
         ("'1970-01-02'::timestamp", 86_400_000),
     ]:
-        assert one(f"select 1 as of {text}", now_ms=NOW).statement.as_of == AsOf(time)
-        assert one(f"alter hold h advance to {text}", now_ms=NOW).statement.to == time
+        assert stated(f"select 1 as of {text}", now_ms=NOW).as_of == AsOf(time)
+        assert stated(f"alter hold h advance to {text}", now_ms=NOW).to == time
     with pytest.raises(SqlSyntax, match="expected a time") as refused:
         parse("select 1 as of 'yesterday'")
     assert refused.value.hint.startswith("a number, now, -5m")
@@ -206,13 +207,13 @@ def test_parameters_are_values_wherever_values_stand():
     assert printed(one("select :a as of :b", {"a": None, "b": 7}).statement) == "SELECT NULL AS OF 7"
     with pytest.raises(SqlSyntax, match="a parameter has no value"):
         parse("select $1, $3", [1])
-    assert one("select '?'").statement.query.expressions[0].this == "?"
+    assert stated("select '?'").query.expressions[0].this == "?"
 
 
 @pytest.mark.parametrize(
     ("text", "message", "line", "column", "hint"),
     [
-        ("selct 1", "no statement begins so", 1, 1, "SELECT?"),
+        ("selct 1", "no statement begins so", 1, 1, "did you mean SELECT?"),
         ("select 1;\n  create hold h onn t", "expected ON", 2, 17, "CREATE HOLD name"),
         ("select 1 from", "Expected table name", 1, 10, ""),
         ("create table t (a int, b int primary key)", "the columns of the primary key come first", 1, 24, "declare b"),
@@ -371,4 +372,4 @@ def test_holds_are_written_as_the_design_writes_them():
     unnamed = ddl.CreateHold(QualifiedName("i_hold", "s"), (QualifiedName("i", "s"),))
     assert one("CREATE HOLD ON s.i").statement == unnamed
     assert one("CREATE HOLD ON SCHEMA s").statement == ddl.CreateHold(QualifiedName("s_hold"), all_of=("persist", "s"))
-    assert one("create materialized view v as select 1 as a").statement.refresh == Refresh()
+    assert stated("create materialized view v as select 1 as a").refresh == Refresh()

@@ -4,7 +4,8 @@ import asyncio
 import dataclasses
 import random
 from contextlib import AsyncExitStack
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -28,7 +29,7 @@ from persist import (
 from persist.client.table import data_shard
 from persist.client.table import wal as wal_module
 
-MODES = ("direct", "wal")
+MODES: tuple[Literal["direct", "wal"], ...] = ("direct", "wal")
 BANK = persist.Schema(key={"account": pa.int64()}, val={"amount": pa.int64()})
 USER = "U.tests"
 
@@ -155,7 +156,7 @@ async def test_transfers_keep_the_sum_at_every_time(place: Place):
 
         async def move(number: int) -> None:
             for step in range(6):
-                await clients[number].transact(lambda txn, step=step: transfer(txn, banks[number], step + number))
+                await clients[number].transact(partial(transfer, accounts=banks[number], amount=step + number))
 
         async def look() -> int:
             oracle, looks = await clients[2].oracle(), 0
@@ -356,7 +357,7 @@ async def test_random_histories_read_as_they_were_written(mode: Any, entropy: ra
     async with client_of(memory_place()) as client:
         written = await client.table("t", schema=BANK, timeline=USER, mode=mode)
         held: dict[int, int] = {}
-        past = {}
+        past: dict[Any, Any] = {}
         for step in range(60):
             keys = entropy.sample(range(12), entropy.randrange(1, 4))
             if entropy.random() < 0.7:

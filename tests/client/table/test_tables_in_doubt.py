@@ -14,6 +14,7 @@ from persist import ShardId, aio
 from persist.client.shard.receiver import Receiver
 from persist.client.shard.write.doubts import Doubts, Resolved
 from persist.core.frontier import Antichain
+from persist.core.ids import ShardId as AnyShardId
 from persist.core.shard.commands import CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards
 from persist.errors import Determinate, Indeterminate, LocationError, VersionMismatch
@@ -26,14 +27,14 @@ WAYS = ["direct insert", "direct upsert", "direct delete", "wal insert", "wal up
 class Way:
     """What lies between a client and one shard: each command to it may fail, or wait."""
 
-    def __init__(self, client: aio.Client, shard: ShardId) -> None:
+    def __init__(self, client: aio.Client, shard: AnyShardId) -> None:
         self.right, self.shard = client.location.shards.apply, shard
         self.failures: list[Exception] = []
         self.came, self.go = asyncio.Event(), asyncio.Event()
         self.go.set()
         client.location.shards.apply = self.apply  # type: ignore[method-assign]
 
-    async def apply(self, shard: ShardId, command: Any, *, timeout: float) -> Any:
+    async def apply(self, shard: AnyShardId, command: Any, *, timeout: float) -> Any:
         if shard == self.shard and isinstance(command, CompareAndAppend):
             if self.failures:
                 raise self.failures.pop(0)
@@ -43,7 +44,7 @@ class Way:
 
 
 @asynccontextmanager
-async def things(way: str, shard: ShardId) -> AsyncIterator[tuple[aio.Table, Callable[[], Awaitable[Any]], Way]]:
+async def things(way: str, shard: AnyShardId) -> AsyncIterator[tuple[aio.Table, Callable[[], Awaitable[Any]], Way]]:
     """A table with a row 0, a write that leaves it with row 1, too (or without 0), and what lies before the shard."""
     async with client_of(memory_place()) as client:
         mode: Any = "direct" if way.startswith("direct") else "wal"

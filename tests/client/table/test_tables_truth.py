@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from client.support import client_of, file_place, memory_place
+from sure import put
 
 import persist
 from persist import aio
@@ -58,7 +59,7 @@ async def test_whatever_keeps_a_write_from_being_applied_leaves_it_in_doubt(mode
         async def refused(*_: object) -> None:
             raise failure
 
-        things._oracle._times.apply = refused  # type: ignore[method-assign]
+        put(things._oracle._times, "apply", refused)
         for n, write in enumerate((things.insert, things.upsert)):
             with pytest.raises(Indeterminate) as told:
                 await write(row(n))
@@ -213,7 +214,7 @@ async def test_write_before_a_restore_that_cannot_be_applied_any_more_is_forgott
         async def refused(*_: object) -> None:
             raise failures[0]
 
-        things._oracle._times.apply = refused  # type: ignore[method-assign]
+        put(things._oracle._times, "apply", refused)
         with pytest.raises(Indeterminate) as raised:
             await things.insert(row(1))
         del failures[0]
@@ -232,7 +233,7 @@ async def test_tables_that_a_transaction_reads_are_of_one_time_also_where_that_i
         await here[1].insert([{"id": 1, "name": "old"}])
         runs = []
 
-        async def work(transaction: aio.TableTransaction) -> list[list[str]]:
+        async def work(transaction: aio.TableTransaction) -> list[list[Any]]:
             runs.append(transaction)
             names = [(await (await transaction.snapshot(here[0])).to_arrow())["name"].to_pylist()]
             if len(runs) == 1:

@@ -144,4 +144,5 @@ async def main(blob: str, consensus: str, timeline: str, seed: int, calls: int, 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), Path(sys.argv[6])))
+    place, log, line, seed, calls, file = sys.argv[1:7]
+    asyncio.run(main(place, log, line, int(seed), int(calls), Path(file)))

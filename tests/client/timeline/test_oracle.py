@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, Place, client_of, memory_place, table
 from client.timeline.oracle_history import Recorder, calls_in, faults_in, visit
+from sure import as_a
 
 from persist import (
     ClockAhead,
@@ -25,10 +26,11 @@ from persist import (
 )
 from persist.client.timeline.oracle import Oracle
 from persist.client.timeline.register import Register
-from persist.core.binding.binding_log import AHEAD_MS_MAX
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.commands import CompareAndAppend
+from persist.core.time.clock import AHEAD_MS_MAX
 from persist.core.time.timeline import EPOCH_MILLISECONDS, oracle_shards
+from persist.errors import PersistError
 from persist.runtime import system
 
 USER = "U.tests"
@@ -117,7 +119,7 @@ class Counting:
 
 def counting(client: aio.Client) -> Counting:
     counter = Counting(client.location.shards)
-    client.location.shards = counter  # type: ignore[assignment]  # it passes everything on
+    client.location.shards = counter
     return counter
 
 
@@ -254,7 +256,7 @@ async def test_a_timeline_with_a_clock_is_not_moved_ahead_of_it_without_bound():
             refused = [times for times in found if not isinstance(times, list)]
             assert refused
             assert all(isinstance(each, Overloaded) for each in refused)
-            assert all(0 < int(each.details["retry_after_ms"]) <= 10_000 for each in refused)
+            assert all(0 < int(as_a(PersistError, each).details["retry_after_ms"]) <= 10_000 for each in refused)
         with pytest.raises(InvalidArgument):
             await oracles[0].write_times(AHEAD_MS_MAX + 1)
 
@@ -275,7 +277,7 @@ class Pausing:
 
 async def test_who_is_far_behind_a_timeline_writes_on_and_no_faster_than_the_clock_goes():
     async with client_of(memory_place()) as client:
-        client.location.runtime = machine = Pausing()  # type: ignore[assignment]  # it passes everything on
+        client.location.runtime = machine = Pausing()
         register = await Register.open(client, oracle_shards(EPOCH_MILLISECONDS)[0])
         ahead = system().now_ms() + 60_000
         await register.raise_to(ahead, client.location.attempts.deadline(None))

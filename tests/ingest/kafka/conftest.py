@@ -13,13 +13,12 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from ingest.pipeline.conftest import contents
 
 from persist.testing import servers
 from persist_ingest import Location
-from persist_ingest.location import release
-from persist_ingest.pipeline.newest import kept
 
 JARS = Path(__file__).parents[3] / ".kafka"
 """Where ``make setup`` puts them."""
@@ -110,14 +109,6 @@ def guarded(certificates: Certificates) -> dict[str, str]:
         settings[f"{at}.plain.sasl.jaas.config"] = f"{login}.plain.PlainLoginModule required {users};"
         settings[f"{at}.scram-sha-512.sasl.jaas.config"] = f"{login}.scram.ScramLoginModule required;"
     return settings
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
-    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
-    place = Location(directory=str(tmp_path / "data"))
-    yield place
-    release(place)
 
 
 class Topic:

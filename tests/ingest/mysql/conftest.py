@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -12,19 +11,9 @@ from ingest.pipeline.conftest import contents
 
 from persist.testing import servers
 from persist_ingest import Location, Pipeline, PipelineOptions, create
-from persist_ingest.location import release
-from persist_ingest.pipeline.newest import kept
 
 _numbers = itertools.count(1)
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0)
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
-    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
-    place = Location(directory=str(tmp_path / "data"))
-    yield place
-    release(place)
 
 
 class Shop:

@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,18 +11,9 @@ from ingest.databases import create_database, drop_database
 
 from persist.testing import servers
 from persist_ingest import Location, Records
-from persist_ingest.location import client, release
-from persist_ingest.pipeline.newest import kept
+from persist_ingest.location import client
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
-    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
-    place = Location(directory=str(tmp_path / "data"))
-    yield place
-    release(place)
 
 
 class Shop:

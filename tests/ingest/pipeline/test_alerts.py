@@ -1,7 +1,7 @@
 """Rules for Prometheus name what is exported, with the labels it has: an alert on anything else is silent for ever."""
 
 import pytest
-from alert_rules import check_expression, check_texts, expressions, rules
+from ingest.alert_rules import check_expression, check_texts, expressions, rules
 
 from persist import LocationError
 from persist.sources import SourceKind

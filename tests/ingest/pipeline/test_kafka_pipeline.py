@@ -10,6 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from ingest.pipeline.conftest import contents
+from sure import sure
 
 from persist import PersistError
 from persist.sources import SourceFrontier, SourceKind
@@ -96,7 +97,7 @@ def test_offsets_are_committed_up_to_what_is_durable(here: Location, topic: Topi
         topic.flush()
         pipeline.step()
         minter = client(here).minter()
-        offsets = minter.resumption(source.remap_source, source.shards).source.offsets
+        offsets = sure(minter.resumption(source.remap_source, source.shards).source.offsets)
         minter.close()
         told = status(here, "feed")
     assert told.upstream["committed"] == str(offsets) == told.bound

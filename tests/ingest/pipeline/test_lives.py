@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ingest.pipeline.conftest import contents
@@ -59,7 +59,7 @@ def is_whole(here: Location) -> bool:
 def test_claim_of_a_later_release_is_read(here: Location) -> None:
     """What it says beside what this one knows is passed over, and the name can be taken over."""
     mine, _ = take(Records(client(here)), "shop", TYPE)
-    record = mine.to_record()
+    record: dict[str, Any] = mine.to_record()
     record["creating"] |= {"later": {"nobody": "knows"}}
     assert Claim.of("shop", record) == mine
 
@@ -113,7 +113,7 @@ def losing(here: Location, *, happens: bool, resolves: bool) -> Iterator[LostAns
     the_client = client(here)
     [key] = [each for each, known in locations._clients.items() if known is the_client]
     lossy = LostAnswers(the_client, is_the_source, happens=happens, resolves=resolves)
-    locations._clients[key] = lossy
+    locations._clients[key] = cast(Any, lossy)
     try:
         yield lossy
     finally:

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client.shard.test_restored import Address
@@ -44,9 +44,9 @@ def test_records_are_read_while_others_move_their_since(here: Location) -> None:
         for number in range(3):
             others.tell("other", "ingester", {"state": "running", "at_ms": number})
 
-    assert Records(Interleaved(client(here), move)).source("count").name == "count"
-    assert Records(Interleaved(client(here), move, times=3)).status("other")["ingester"]["at_ms"] == 2
-    mine = Records(Interleaved(client(here), move, times=3))
+    assert Records(cast(Any, Interleaved(client(here), move))).source("count").name == "count"
+    assert Records(cast(Any, Interleaved(client(here), move, times=3))).status("other")["ingester"]["at_ms"] == 2
+    mine = Records(cast(Any, Interleaved(client(here), move, times=3)))
     mine.tell("mine", "ingester", {"state": "running", "at_ms": 7})
     assert others.status("mine")["ingester"]["at_ms"] == 7
     assert others.status("other")["ingester"]["at_ms"] == 2

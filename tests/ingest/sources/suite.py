@@ -6,10 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 from forked import Fork
+from sure import as_a, sure
 
 from persist import Schema
 from persist.sources import Lsn, Point, SourceFrontier, SourceKind
-from persist_ingest.sources.port import Changes, Event, ReadTask, SourceReader, Truncated, Upserts
+from persist_ingest.sources.port import Changes, Event, Keyed, ReadTask, SourceReader, Truncated, Upserts
 
 Contents = dict[tuple[str, Any], list[tuple[Any, ...]]]
 
@@ -83,7 +84,8 @@ def listed(events: Iterable[Event]) -> Contents:
             found.setdefault((event.export, event.partition), []).append((event.offset, "truncated"))
             continue
         signs = event.diffs if isinstance(event, Changes) else event.present
-        partitions = [None] * len(event.offsets) if event.partitions is None else event.partitions.to_pylist()
+        given = None if isinstance(event, Keyed) else event.partitions
+        partitions = [None] * len(event.offsets) if given is None else given.to_pylist()
         rows = zip(*(column.to_pylist() for column in event.rows.columns), strict=True)
         for partition, offset, sign, row in zip(
             partitions, event.offsets.to_pylist(), signs.to_pylist(), rows, strict=True
@@ -126,10 +128,11 @@ def _check_form(event: Event, exports: Any) -> None:
         return
     schema: Schema = exports[event.export]
     assert event.rows.schema.equals(pa.schema([*schema.key, *schema.val])), event.rows.schema
-    signs = event.present if isinstance(event, Upserts) else event.diffs
+    signs = event.present if isinstance(event, Upserts) else as_a(Changes, event).diffs
     assert signs.type == (pa.bool_() if isinstance(event, Upserts) else pa.int64())
     assert event.offsets.type == pa.uint64()
-    columns = [event.offsets, signs, *([] if event.partitions is None else [event.partitions])]
+    given = None if isinstance(event, Keyed) else event.partitions
+    columns: list[Any] = [event.offsets, signs, *([] if given is None else [given])]
     assert {len(column) for column in columns} == {event.rows.num_rows}
     assert not any(column.null_count for column in columns)
     event.rows.validate(full=True)
@@ -138,9 +141,10 @@ def _check_form(event: Event, exports: Any) -> None:
 def _check_place(event: Event, begin: SourceFrontier, end: SourceFrontier) -> None:
     if isinstance(event, Truncated):
         return
-    partitions = [0] * len(event.offsets) if event.partitions is None else event.partitions.to_pylist()
+    given = None if isinstance(event, Keyed) else event.partitions
+    partitions: list[Any] = [0] * len(event.offsets) if given is None else given.to_pylist()
     for place in set(zip(partitions, event.offsets.to_pylist(), strict=True)):
-        time = Lsn(place[1]) if begin.kind is SourceKind.LSN else Point(*place)
+        time = Lsn(sure(place[1])) if begin.kind is SourceKind.LSN else Point(sure(place[0]), sure(place[1]))
         assert begin.less_equal_time(time), f"{time} lies before {begin}"
         assert end.beyond(time), f"{time} does not lie before {end}"
 

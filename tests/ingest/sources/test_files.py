@@ -372,7 +372,7 @@ def test_objects_in_s3_are_files(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPa
     uri = fresh_s3_uri()
     reader = made(uri, format="csv", schema=SCHEMA, include="path")
     assert reader.probe().high == ()
-    place = reader._place
+    place: Any = reader._place
     store = place._store()
     for name in ("x/a.csv", "b.csv", "_no.csv"):
         with store.open_output_stream(f"{place.root}/{name}") as sink:

@@ -11,6 +11,7 @@ import fastavro
 import pytest
 from ingest.sources.fake_kafka import FakeCluster, Log, Message
 from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
+from sure import as_a
 
 from persist import InvalidArgument, LocationError
 from persist.sources import Point, SourceFrontier, SourceKind, UpstreamLost
@@ -31,7 +32,7 @@ def made(cluster: FakeCluster, options: dict[str, str] | None = None, **more: st
     kafka = KafkaType(lambda topic, group, settings: cluster)
     with kafka.create({**(GIVEN if options is None else options), **more}, source="test") as beginning:
         definition = json.loads(json.dumps(beginning.definition))
-        return kafka.open(definition, beginning.reader.exports())
+        return as_a(KafkaReader, kafka.open(definition, beginning.reader.exports()))
 
 
 def cluster(*messages: Message | None) -> FakeCluster:
@@ -283,7 +284,7 @@ def test_payloads_may_stay_as_they_are() -> None:
         ({"export": "errors"}, "another name"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, str], says: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         made(cluster(plain(0)), **options)
 

@@ -9,12 +9,13 @@ from typing import Any
 import confluent_kafka
 import pytest
 from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
+from sure import as_a, sure
 
 from persist import LocationError
 from persist.sources import SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.sources.kafka import KAFKA, librdkafka
 from persist_ingest.sources.kafka.reader import KafkaReader
-from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.port import SourceFailure, Upserts
 
 KIND = SourceKind.PARTITIONS
 START = SourceFrontier.minimum(KIND)
@@ -32,7 +33,8 @@ class Broker:
     def topic(self) -> str:
         name = f"t{uuid.uuid4().hex}"
         if self.is_real:
-            from confluent_kafka.admin import AdminClient, NewTopic
+            from confluent_kafka.admin import AdminClient
+            from confluent_kafka.cimpl import NewTopic
 
             admin = AdminClient({"bootstrap.servers": self.servers})
             admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(timeout=30)
@@ -65,7 +67,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def made(broker: Broker, topic: str, **options: str) -> KafkaReader:
     given = {"bootstrapServers": broker.servers, "topic": topic, "schema": "id bigint, name string", "key": "id"}
     with KAFKA.create({**given, **options}, source=topic) as beginning:
-        return KAFKA.open(beginning.definition, beginning.reader.exports())
+        return as_a(KafkaReader, KAFKA.open(beginning.definition, beginning.reader.exports()))
 
 
 def test_topics_are_read_by_the_laws(broker: Broker) -> None:
@@ -95,8 +97,8 @@ def test_upserts_come_partition_by_partition(broker: Broker) -> None:
     reader = made(broker, topic, key="who", envelope="upsert")
     plan = reader.plan(START, reached(reader), 3)
     assert len(plan) == 1
-    partitions = [each for event in plan[0].read() for each in event.partitions.to_pylist()]
-    assert partitions == sorted(partitions)
+    partitions = [each for event in plan[0].read() for each in sure(as_a(Upserts, event).partitions).to_pylist()]
+    assert partitions == sorted(map(sure, partitions))
     assert len(partitions) == 2_000
     reader.close()
 

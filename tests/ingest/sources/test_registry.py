@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -80,15 +80,14 @@ def test_options_are_checked() -> None:
 
 def test_columns_are_declared_as_in_sql() -> None:
     found = columns("id bigint NOT NULL, `full name` string, price decimal(10, 2),at:timestamp, ok boolean")
-    assert found == pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            pa.field("full name", pa.string()),
-            pa.field("price", pa.decimal128(10, 2)),
-            pa.field("at", pa.timestamp("us", tz="UTC")),
-            pa.field("ok", pa.bool_()),
-        ]
-    )
+    declared: list[pa.Field[Any]] = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("full name", pa.string()),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("ok", pa.bool_()),
+    ]
+    assert found == pa.schema(declared)
     schema = keyed(found, ("ok", "id"))
     assert schema.key.names == ["ok", "id"]
     assert schema.val.names == ["full name", "price", "at"]

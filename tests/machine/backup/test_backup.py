@@ -12,7 +12,7 @@ import pytest
 from machine.places import SCHEMA, Tools, at, uris
 from machine.support import SETTINGS, new_shard
 
-from persist import aio
+from persist import Appended, aio
 from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import ClaimCompaction, CompactionClaimed, RegisterLeasedReader, Transaction
 from persist.errors import CorruptData, InvalidArgument, LeaseExpired, ShardClosed
@@ -534,6 +534,7 @@ async def test_what_belonged_to_the_old_history_stays_there(tmp_path: Path, requ
         again = await writer.compare_and_append(
             table([(2, "b", 11, 1)]), 11, 12, transaction=Transaction(app_id="etl", version=7)
         )
+        assert isinstance(again, Appended)
         assert again.already_committed
         assert again.upper.time == 11
         with pytest.raises(ShardClosed):

@@ -112,9 +112,9 @@ async def test_what_an_ended_history_asked_for_takes_nothing_from_the_restored_o
         await blob.set(part_key(shard.id, dead, 1, bytes(16)), b"left", timeout=5)
     stores = {"blob": blob, "consensus": open_consensus(place[1], settings=BUSY, runtime=system())}
     which = "consensus" if method == "truncate" else "blob"
-    stores[which] = late = Late(stores[which], method)  # type: ignore[assignment]  # as its store, in all it is asked
+    stores[which] = late = Late(stores[which], method)
     old = machine(stores["blob"], stores["consensus"], BUSY)  # type: ignore[arg-type]
-    asking = asyncio.create_task(work(old, shard))  # type: ignore[arg-type]
+    asking: asyncio.Task[Any] = asyncio.create_task(work(old, shard))  # type: ignore[arg-type]
     await asyncio.wait({asking, waiting := asyncio.create_task(late.asked.wait())}, return_when="FIRST_COMPLETED")
     assert waiting.done()
     emptied(place)

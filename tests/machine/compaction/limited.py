@@ -12,18 +12,21 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from client.support import client_of
 from machine.support import SETTINGS
+from sure import sure
 
 import persist
 from persist import ShardId, runtime
 from persist import threads as storing
+from persist.arrow import py_buffer
 from persist.errors import PersistError
 from persist.machine.compaction.compactor import Compactor
+from persist.machine.local_shards import LocalShards
 from persist.machine.parts import threads
 
 SCHEMA = persist.Schema(key={"k": pa.int64()}, val={"v": pa.binary()})
@@ -86,7 +89,7 @@ def vals_of(numbers: np.ndarray) -> np.ndarray:
 def table(given: Input, run: int) -> pa.Table:
     numbers, diffs = given.batch(run)
     offsets = np.arange(0, (len(numbers) + 1) * WIDTH, WIDTH, dtype=np.int32)
-    vals = [None, pa.py_buffer(offsets), pa.py_buffer(vals_of(numbers).reshape(-1))]
+    vals = [None, py_buffer(offsets), py_buffer(vals_of(numbers).reshape(-1))]
     columns = {
         "k": keys_of(numbers),
         "v": pa.Array.from_buffers(pa.binary(), len(numbers), vals),
@@ -112,7 +115,7 @@ async def compact(place: Any, warm: str, shard: str, bound: int, limit: int) -> 
     settings = dataclasses.replace(WRITING, compaction_memory_bytes=bound)
     async with client_of(place, settings=settings) as client:
         shards = client._location.shards
-        compactor = Compactor(shards, shards)
+        compactor = Compactor(shards, cast(LocalShards, shards))
         await shards.open(ShardId.parse(warm), timeout=30)
         await shards.open(ShardId.parse(shard), timeout=30)
         await compactor.compact(ShardId.parse(warm), compactor.new_owner(), whole=True)
@@ -126,7 +129,7 @@ async def compact(place: Any, warm: str, shard: str, bound: int, limit: int) -> 
         idle = data_bytes()
         resource.setrlimit(resource.RLIMIT_DATA, (idle + limit, resource.RLIM_INFINITY))
         try:
-            done = await compactor.compact(ShardId.parse(shard), compactor.new_owner(), whole=True)
+            done = sure(await compactor.compact(ShardId.parse(shard), compactor.new_owner(), whole=True))
         except (MemoryError, PersistError) as error:
             return {"failed": type(error).__name__, "says": str(error)}
         finally:

@@ -2,17 +2,18 @@
 
 import asyncio
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client.support import SCHEMA, SMALL, client_of, memory_place, table
+from sure import sure
 
 from persist import ShardId
+from persist.core import ids
 from persist.core.shard.batch import HollowBatch, described_bytes
 from persist.core.shard.commands import ApplyMerge, ClaimCompaction, NothingToCompact, ReleaseCompaction
 from persist.errors import LeaseExpired, RequestTooLarge
 from persist.machine.compaction.compactor import Compactor
-from persist.machine.local_shards import LocalShards
 from persist.machine.parts.budget import Budget
 
 MANUAL = dataclasses.replace(SMALL, compaction=False, inline_part_bytes_max=0)
@@ -25,7 +26,7 @@ BRISK = dataclasses.replace(MANUAL, compaction_takeover_ms=300)
 class Stalled:
     """The machine, which holds up one kind of command of one owner until ``go``."""
 
-    def __init__(self, shards: LocalShards, kind: type[Any]) -> None:
+    def __init__(self, shards: Any, kind: type[Any]) -> None:
         self._shards = shards
         self._kind = kind
         self.reached = asyncio.Event()
@@ -48,17 +49,17 @@ async def grown(client: Any) -> Any:
     return writer
 
 
-async def parts_in_blob(shards: LocalShards, shard: ShardId) -> set[str]:
+async def parts_in_blob(shards: Any, shard: ids.ShardId) -> set[str]:
     keys = [key async for key, _ in shards.blob.list(f"{shard}/", timeout=5)]
     return {key for key in keys if "/rollup/" not in key}
 
 
-async def named(client: Any, shard: ShardId) -> set[str]:
+async def named(client: Any, shard: ids.ShardId) -> set[str]:
     spine = (await client.inspect(shard))["spine"]
     return {part["key"] for each in spine for batch in each["batches"] for run in batch["runs"] for part in run}
 
 
-async def claims(client: Any, shard: ShardId) -> list[str]:
+async def claims(client: Any, shard: ids.ShardId) -> list[str]:
     spine = (await client.inspect(shard))["spine"]
     return [each["claim"]["owner"] for each in spine if each["claim"] is not None]
 
@@ -66,17 +67,17 @@ async def claims(client: Any, shard: ShardId) -> list[str]:
 async def test_merge_whose_claim_was_taken_over_is_refused_and_leaves_its_parts_to_the_sweeper():
     async with client_of(memory_place(), settings=HASTY) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         late = Stalled(shards, ApplyMerge)
         slow, quick = Compactor(late, shards), Compactor(shards, shards)
         owner = slow.new_owner()
         working = asyncio.create_task(slow.compact(writer.shard, owner, whole=True))
         await late.reached.wait()
-        done = await quick.compact(writer.shard, quick.new_owner(), whole=True)
+        done = sure(await quick.compact(writer.shard, quick.new_owner(), whole=True))
         assert done.applied
         compacted = await client.inspect(writer.shard)
         late.go.set()
-        assert not (await working).applied
+        assert not (sure(await working)).applied
         assert (await client.inspect(writer.shard))["spine"] == compacted["spine"]
         old = {key for key in await parts_in_blob(shards, writer.shard) if key not in await named(client, writer.shard)}
         # What is left and unnamed are the inputs, which the collection takes away, and what was refused, which is the
@@ -91,7 +92,7 @@ async def test_merge_whose_claim_was_taken_over_is_refused_and_leaves_its_parts_
 class SlowBlob:
     """A compactor's place whose uploads do not end until ``go``."""
 
-    def __init__(self, shards: LocalShards) -> None:
+    def __init__(self, shards: Any) -> None:
         self._shards = shards
         self.blob = self
         self.reached = asyncio.Event()
@@ -109,7 +110,7 @@ class SlowBlob:
 class HeldReads:
     """A compactor's place whose reads wait until ``go``."""
 
-    def __init__(self, shards: LocalShards) -> None:
+    def __init__(self, shards: Any) -> None:
         self._shards = shards
         self.blob = self
         self.reached = asyncio.Event()
@@ -127,14 +128,14 @@ class HeldReads:
 async def test_compactor_whose_batches_are_gone_is_told_so_though_it_may_claim_what_stands_in_their_place():
     async with client_of(memory_place(), settings=MANUAL) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         inputs = await named(client, writer.shard)
         held = HeldReads(shards)
         hasty = _With(shards, HASTY)
         slow, quick = Compactor(shards, held), Compactor(hasty, hasty)
         working = asyncio.create_task(slow.compact(writer.shard, slow.new_owner(), whole=True))
         await held.reached.wait()
-        assert (await quick.compact(writer.shard, quick.new_owner(), whole=True)).applied
+        assert (sure(await quick.compact(writer.shard, quick.new_owner(), whole=True))).applied
         # The one batch there is now can be compacted again, to the new since.
         reader = await client.open_reader(writer.shard)
         await reader.downgrade_since(11)
@@ -151,7 +152,7 @@ async def test_compactor_whose_batches_are_gone_is_told_so_though_it_may_claim_w
 class Refused:
     """The machine, and a word when a claim is refused."""
 
-    def __init__(self, shards: LocalShards, refused: asyncio.Event) -> None:
+    def __init__(self, shards: Any, refused: asyncio.Event) -> None:
         self._shards = shards
         self._refused = refused
 
@@ -165,10 +166,10 @@ class Refused:
 async def test_compactor_that_finds_its_claim_gone_gives_up_and_deletes_what_it_wrote():
     async with client_of(memory_place(), settings=BRISK) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         before = await parts_in_blob(shards, writer.shard)
         place = SlowBlob(shards)
-        compactor, other = Compactor(Refused(shards, place.go), place), Compactor(shards, shards)
+        compactor, other = Compactor(cast(Any, Refused(shards, place.go)), cast(Any, place)), Compactor(shards, shards)
         working = asyncio.create_task(compactor.compact(writer.shard, compactor.new_owner(), whole=True))
         await place.reached.wait()
         assert await parts_in_blob(shards, writer.shard) > before
@@ -186,10 +187,10 @@ async def test_compaction_that_is_ended_with_its_process_releases_its_claim_and_
     async with client_of(place, settings=MANUAL) as keeper:
         writer = await grown(keeper)
         async with client_of(place, settings=own) as client:
-            shards = client._location.shards
+            shards: Any = client._location.shards
             slow = SlowBlob(shards)
             shards._workers = shards._hire(shards._owners)
-            shards._workers._carrier._compactor = Compactor(shards, slow)
+            shards._workers._carrier._compactor = Compactor(shards, cast(Any, slow))
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
             await slow.reached.wait()
@@ -205,7 +206,7 @@ async def test_compaction_that_fails_is_not_tried_again_at_once():
         for key in await parts_in_blob(keeper._location.shards, writer.shard):
             await keeper._location.blob.delete(key, timeout=5)
         async with client_of(place, settings=dataclasses.replace(MANUAL, compaction=True)) as client:
-            shards = client._location.shards
+            shards: Any = client._location.shards
             workers = shards._workers = shards._hire(shards._owners)
             last = await client.open_writer(writer.shard)
             await last.append([], 13)
@@ -222,14 +223,14 @@ async def test_claim_of_a_process_that_died_is_taken_over_and_its_work_done():
     place = memory_place()
     async with client_of(place, settings=MANUAL) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         dead = Compactor(shards, shards).new_owner()
         await shards.apply(writer.shard, ClaimCompaction(owner=dead, takeover_ms=1000, whole=True), timeout=5)
         other = Compactor(shards, shards)
         assert await other.compact(writer.shard, other.new_owner(), whole=True) is None
         hasty = _With(shards, dataclasses.replace(MANUAL, compaction_takeover_ms=0))
         heir = Compactor(shards, hasty)
-        assert (await heir.compact(writer.shard, heir.new_owner(), whole=True)).applied
+        assert (sure(await heir.compact(writer.shard, heir.new_owner(), whole=True))).applied
         assert await claims(client, writer.shard) == []
         released = await shards.apply(writer.shard, ReleaseCompaction(owner=dead), timeout=5)
         assert not released.existed
@@ -238,7 +239,7 @@ async def test_claim_of_a_process_that_died_is_taken_over_and_its_work_done():
 class _With:
     """A place with other settings."""
 
-    def __init__(self, shards: LocalShards, settings: Any) -> None:
+    def __init__(self, shards: Any, settings: Any) -> None:
         self._shards = shards
         self.settings = settings
 
@@ -249,7 +250,7 @@ class _With:
 async def test_merge_whose_result_could_not_be_committed_is_cut_into_smaller_ones():
     async with client_of(memory_place(), settings=MANUAL) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         # 50 keys at one time make one small part; 12 times as many make several.
         most = 6 * described_bytes((await batches(shards, writer.shard))[0].parts[0])
         compactor = Compactor(shards, shards, budget=Budget(memory_bytes=1, part_bytes=2 << 10), described_max=most)
@@ -271,7 +272,7 @@ async def test_merge_whose_result_could_not_be_committed_is_cut_into_smaller_one
 async def test_merge_of_two_that_could_not_be_committed_says_so_and_leaves_nothing():
     async with client_of(memory_place(), settings=MANUAL) as client:
         writer = await grown(client)
-        shards = client._location.shards
+        shards: Any = client._location.shards
         before = await parts_in_blob(shards, writer.shard)
         compactor = Compactor(shards, shards, described_max=1)
         with pytest.raises(RequestTooLarge, match="too many parts to be committed"):
@@ -281,5 +282,5 @@ async def test_merge_of_two_that_could_not_be_committed_says_so_and_leaves_nothi
         assert await claims(client, writer.shard) == []
 
 
-async def batches(shards: LocalShards, shard: ShardId) -> list[HollowBatch]:
+async def batches(shards: Any, shard: ids.ShardId) -> list[HollowBatch]:
     return list((await shards._of(shard).applier.refresh(shards._deadline(30))).trace.batches)

@@ -12,6 +12,7 @@ from client.support import Place, client_of, file_place
 from forked import child_environment
 from machine.compaction.limited import ALLOWANCE, WRITING, Input, keys_of, vals_of
 from simulation.budget import FULL
+from sure import sure
 
 from persist import ShardId
 from persist.machine.parts.budget import MEMORY_BYTES_MIN
@@ -61,7 +62,7 @@ async def test_input_many_times_the_bound_is_compacted_within_the_bound(tmp_path
             part = slice(at, at + found.num_rows)
             assert np.array_equal(found.column("k").to_numpy(), keys_of(numbers[part]))
             assert np.array_equal(found.column("diff").to_numpy(), diffs[part])
-            vals = np.frombuffer(b"".join(found.column("v").to_pylist()), np.uint8)
+            vals = np.frombuffer(b"".join(map(sure, found.column("v").to_pylist())), np.uint8)
             assert np.array_equal(vals, vals_of(numbers[part]).reshape(-1))
             at += found.num_rows
     assert at == len(numbers)

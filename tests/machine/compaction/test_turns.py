@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, memory_place, rows_of, table
+from sure import sure
 
 from persist import ShardId, aio
 from persist.client.shard.location import Location
+from persist.core import ids
 from persist.machine.local_shards import LocalShards
 from persist.runtime import system
 from persist.storage.open import open_blob, open_consensus
@@ -47,15 +49,15 @@ async def hindered(place: Place, hinder: Callable[[str], Awaitable[None]], **opt
         yield client
 
 
-async def spine_of(client: Any, shard: ShardId) -> list[Any]:
+async def spine_of(client: Any, shard: ids.ShardId) -> list[Any]:
     return list((await client.inspect(shard))["spine"])
 
 
-async def batches(client: Any, shard: ShardId) -> int:
+async def batches(client: Any, shard: ids.ShardId) -> int:
     return sum(len(each["batches"]) for each in await spine_of(client, shard))
 
 
-async def seqno(client: Any, shard: ShardId) -> int:
+async def seqno(client: Any, shard: ids.ShardId) -> int:
     return int((await client.inspect(shard))["seqno"])
 
 
@@ -160,7 +162,7 @@ async def test_merged_around_damage_is_what_was_there():
         await append(writer, 0, 20)
         blob = keeper._location.blob
         key = sorted([key async for key, _ in blob.list(f"{writer.shard}/n", timeout=5)])[7]
-        data = await blob.get(key, timeout=5)
+        data = sure(await blob.get(key, timeout=5))
         await blob.delete(key, timeout=5)
         async with client_of(place, settings=IN_BLOB) as client:
             last = await client.open_writer(writer.shard)

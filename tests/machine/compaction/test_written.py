@@ -8,9 +8,9 @@ from typing import Any
 from client.support import SCHEMA, SMALL, Ledger, rows_of, some_rows, table
 from machine.support import new_shard
 
-import persist
 from persist import aio
 from persist.client.shard.location import Location
+from persist.core import ids
 from persist.machine.local_shards import LocalShards
 from persist.machine.parts.written import ITEM_BYTES_MAX, NotingWritten, ReadingWritten, WrittenParts
 from persist.runtime import system
@@ -37,7 +37,7 @@ class Counted:
         tally = self.meter.tallies.get(f"blob.{name}")
         return tally.calls if tally else 0
 
-    async def appended(self, times: int) -> tuple[persist.ShardId, list[Any]]:
+    async def appended(self, times: int) -> tuple[ids.ShardId, list[Any]]:
         """A shard of so many small appends, compacted all the while, and its rows."""
         entropy, rows, shard = random.Random(3), [], new_shard()
         writer = await self.client.open_writer(shard, schema=SCHEMA)
@@ -48,12 +48,12 @@ class Counted:
         await self.compacted(shard)
         return shard, rows
 
-    async def compacted(self, shard: persist.ShardId) -> None:
+    async def compacted(self, shard: ids.ShardId) -> None:
         async with asyncio.timeout(60):
             while len(await self.batches(shard)) > 16:
                 await asyncio.sleep(0.01)
 
-    async def batches(self, shard: persist.ShardId) -> list[Any]:
+    async def batches(self, shard: ids.ShardId) -> list[Any]:
         state = await self.client.inspect(shard)
         return [batch for each in state["spine"] for batch in each["batches"]]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from client.support import SCHEMA, SMALL, client_of, memory_place, some_rows, table
 from machine.support import empty_append, machine, new_shard
+from sure import as_a
 
 from persist import ShardId
 from persist.machine.compaction.compactor import Compactor
@@ -57,7 +58,7 @@ async def test_a_shard_that_goes_quiet_gives_back_what_was_replaced():
         await filled(client, shard)
         await compacted(client, shard)
         await given_back(client, shard)
-        known = client._location.shards._of(shard)
+        known = as_a(LocalShards, client._location.shards)._of(shard)
         async with asyncio.timeout(60):
             while not known.maintenance.idle:
                 await asyncio.sleep(0.01)
@@ -76,7 +77,11 @@ async def test_little_that_was_replaced_costs_no_rollup_before_its_time():
         shard = ShardId.new()
         await filled(client, shard)
         await compacted(client, shard)
-        await client._location.shards._of(shard).maintenance.settled(client._location.shards._deadline(30))
+        await (
+            as_a(LocalShards, client._location.shards)
+            ._of(shard)
+            .maintenance.settled(as_a(LocalShards, client._location.shards)._deadline(30))
+        )
         assert await unnamed(client, shard) == 12
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import Fork
@@ -307,7 +308,7 @@ async def test_sweeps_beside_writers_and_compaction_take_nothing_that_was_writte
 async def diffs(client: aio.Client, shard: ShardId) -> list[int]:
     upper = (await client.recent_upper(shard)).time
     async with await client.open_reader(shard) as reader:
-        found: list[int] = (await (await reader.snapshot(upper - 1)).to_arrow())["diff"].to_pylist() if upper else []
+        found: list[Any] = (await (await reader.snapshot(upper - 1)).to_arrow())["diff"].to_pylist() if upper else []
     return found
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from machine.places import OFTEN, SCHEMA, Tools, at, table, uris
 from machine.support import new_shard
+from sure import as_a, sure
 
 from persist import aio
 from persist.core.ids import ReaderId, ShardId, WriterId, part_key, rollup_key
 from persist.core.shard.commands import RegisterLeasedReader
+from persist.machine.local_shards import LocalShards
 from persist.machine.upkeep.fsck import Problem
 from persist.retry.deadline import Deadline
 from persist.runtime import system
@@ -135,7 +137,9 @@ async def test_bad_rollup_is_told(place: tuple[str, str], which: int, how: str) 
         # Holds the first state, so that there are several rollups.
         await tools.shards.apply(shard, RegisterLeasedReader(reader_id=ReaderId.of(bytes(16))), timeout=5)
         await grown(client, shard, 20)
-        await client.location.shards._shards.peek(shard).maintenance.settled(Deadline(system(), 60))
+        await sure(as_a(LocalShards, client.location.shards)._shards.peek(shard)).maintenance.settled(
+            Deadline(system(), 60)
+        )
         linked = await rollups(client, shard)
         assert len(linked) >= 2
         file = file_of(place, linked[which])

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from client.support import Place
@@ -18,6 +18,10 @@ from persist.settings import Settings
 from persist.v1.catalog_pb2_grpc import CatalogServiceStub
 from persist_catalog import CatalogDuty, ShardAccess, catalog_spec
 from persist_host import Telemetry, start
+
+if TYPE_CHECKING:
+    from persist.v1.catalog_pb2_grpc import CatalogServiceAsyncStub
+
 
 ENVIRONMENT = "default"
 QUICK = Settings(poll_first_ms=5, poll_max_ms=50, timeout_ms=10_000)
@@ -70,7 +74,7 @@ async def remote_catalog(*endpoints: str, settings: Settings = QUICK, **options:
 
 
 @asynccontextmanager
-async def stub_of(endpoint: str) -> AsyncIterator[CatalogServiceStub]:
+async def stub_of(endpoint: str) -> AsyncIterator["CatalogServiceAsyncStub"]:
     async with grpc.aio.insecure_channel(endpoint, options=[("grpc.enable_retries", 0)]) as channel:
         yield CatalogServiceStub(channel)
 

@@ -7,6 +7,7 @@ from client.support import SCHEMA, memory_place, server_of, table
 from services.catalog.cataloging import catalog_server, found, put, remote_catalog
 
 from persist import ShardId, aio
+from persist.core import ids
 from persist.core.catalog.kinds import SETTING
 from persist.core.catalog.objects import Setting, SettingKey
 from persist.testing.twice import TwiceProxy, _raw
@@ -88,7 +89,7 @@ async def test_a_registration_that_is_delivered_twice_is_one_hold_and_a_late_one
             await writer.append([], upper)
 
 
-async def holders(client: aio.Client, shard: ShardId) -> list[str]:
+async def holders(client: aio.Client, shard: ids.ShardId) -> list[str]:
     """Whose leases a shard has."""
     leased = (await client.inspect(shard))["leased_readers"]
     return [each if isinstance(each, str) else each["reader_id"] for each in leased]

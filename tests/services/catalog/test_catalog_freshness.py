@@ -1,7 +1,7 @@
 """Reads that are as fresh as their caller asks: of any server, from its memory where that is enough."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from services.catalog.cataloging import (
     remote_catalog,
     stub_of,
 )
+from sure import put as replaced
 
 import persist
 from persist.catalog import Freshness
@@ -44,9 +45,8 @@ async def behind() -> AsyncIterator[tuple[Mirror, RemoteCatalog, RemoteCatalog, 
         remote_catalog(follower.endpoint, leader.endpoint, settings=PATIENT) as reading,
     ):
         # One endpoint to read at, both to write at.
-        reading._calls._endpoints.choose = lambda shard, besides=None: reading._calls._endpoints.channel(  # type: ignore[method-assign]
-            follower.endpoint
-        )
+        endpoints = reading._calls._endpoints
+        replaced(endpoints, "choose", lambda shard, besides=None: endpoints.channel(follower.endpoint))
         serving = await follower.host._services[0].serving()
         yield serving.mirror, reading, writing, follower.endpoint
 
@@ -124,12 +124,14 @@ async def test_freshness_over_the_wire_is_an_upper_and_one_that_nobody_was_told_
             with pytest.raises(Exception, match="was never returned"):
                 [each async for each in late]
         with pytest.raises(Exception, match=r"was never returned"):
-            await stub.Describe(pb_ddl.DescribeRequest(kind=1, at_least=1 << 50), timeout=60)
+            await stub.Describe(
+                pb_ddl.DescribeRequest(kind=pb_ddl.CATALOG_ENTRY_KIND_DATABASE, at_least=1 << 50), timeout=60
+            )
         with pytest.raises(InvalidArgument, match="no such freshness"):
             await reading.open_read_only(freshness="fresh")  # type: ignore[arg-type]
 
 
-async def _until_late(call: AsyncIterator[pb.WatchChangesResponse]) -> AsyncIterator[pb.WatchChangesResponse]:
+async def _until_late(call: AsyncIterable[pb.WatchChangesResponse]) -> AsyncIterator[pb.WatchChangesResponse]:
     try:
         async for each in call:
             yield each

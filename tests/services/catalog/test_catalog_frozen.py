@@ -109,7 +109,8 @@ async def test_leader_that_stands_still_is_replaced_and_fenced_when_it_goes_on(t
         mine = await old.join()
         await put(mine, "a", "1")
         await catalog.open_read_only()
-        stop_between_writes(*first.pids, tmp_path / "consensus.db")
+        [pid] = first.pids
+        stop_between_writes(pid, tmp_path / "consensus.db")
         try:
             with soon():
                 leading = await catalog.open(1)

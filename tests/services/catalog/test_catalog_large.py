@@ -23,6 +23,7 @@ from services.catalog.cataloging import (
 )
 from services.catalog.test_catalog_doubled import Keeping
 from services.proxy import proxy_to
+from sure import put as replaced
 
 from persist.client.catalog.remote import RemoteCatalog, RemoteOpened
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
@@ -98,7 +99,7 @@ async def test_small_ones_are_committed_while_a_large_one_is_sent_by_the_same_se
             staged.set()
             await go.wait()
 
-        mine._send = halfway  # type: ignore[method-assign]
+        replaced(mine, "_send", halfway)
         large = asyncio.create_task(mine.commit(many(mine)))
         await staged.wait()
         assert len(serving.stages) == 1

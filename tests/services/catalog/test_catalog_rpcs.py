@@ -62,7 +62,7 @@ async def ask(stub: Any, rpc: str, request: Any, timeout: float | None = 20) -> 
             return [message async for message in call]
         return await call
     except grpc.aio.AioRpcError as error:
-        details = next((value for name, value in error.trailing_metadata() or () if name == DETAILS_KEY), None)
+        details: Any = next((value for name, value in error.trailing_metadata() or () if name == DETAILS_KEY), None)
         told = error_of_status(error.code().value[0], details)
         assert told is not None
         raise told from error
@@ -285,7 +285,8 @@ async def test_more_changes_than_a_transaction_may_have_are_refused_before_they_
     async with catalog_server(memory_place(), generation=1) as server, stub_of(server.endpoint) as stub:
         opened = await ask(stub, "OpenSession", pb.OpenSessionRequest())
         many = pb.CatalogUpdates(kinds=[SETTING.tag], keys=[b"k"], values=[b""], diffs=[1])
-        for column in (many.kinds, many.keys, many.values, many.diffs):
+        columns: list[Any] = [many.kinds, many.keys, many.values, many.diffs]
+        for column in columns:
             column.extend(list(column) * CHANGES_MAX)
         with pytest.raises(RequestTooLarge) as refused:
             await commit(stub, opened.session, opened.upper, changes=many)

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pyarrow as pa
@@ -24,6 +24,10 @@ from persist.v1 import compaction_pb2 as pb
 from persist.v1.compaction_pb2_grpc import PersistCompactionStub
 from persist_compaction import ShardAccess, compaction_spec
 from persist_host import Telemetry, start
+
+if TYPE_CHECKING:
+    from persist.v1.compaction_pb2_grpc import PersistCompactionAsyncStub
+
 
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 # No inline parts, so that every append leaves a blob behind.
@@ -66,7 +70,7 @@ async def compacting(reach: ShardAccess, settings: Settings = SETTINGS, **option
 
 
 @asynccontextmanager
-async def stub_of(endpoint: str) -> AsyncIterator[PersistCompactionStub]:
+async def stub_of(endpoint: str) -> AsyncIterator["PersistCompactionAsyncStub"]:
     async with grpc.aio.insecure_channel(endpoint, options=[("grpc.enable_retries", 0)]) as channel:
         yield PersistCompactionStub(channel)
 
@@ -85,7 +89,7 @@ def updates(number: int, rows: int) -> pa.Table:
     """Rows of one append: keys mixed over the whole range, all at one time, that hardly compress."""
     ids = [(key * 7919 + number) % (rows * 4) for key in range(rows)]
     names = [f"{(key * rows + number) * 0x9E3779B97F4A7C15 % (1 << 64):x}" for key in ids]
-    columns = [pa.array(ids), pa.array(names), pa.array([number] * rows, pa.uint64()), pa.array([1] * rows)]
+    columns: list[Any] = [pa.array(ids), pa.array(names), pa.array([number] * rows, pa.uint64()), pa.array([1] * rows)]
     fields = SCHEMA.updates
     return pa.table([column.cast(field.type) for column, field in zip(columns, fields, strict=True)], schema=fields)
 

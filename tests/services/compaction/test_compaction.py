@@ -89,7 +89,7 @@ async def test_what_was_due_before_the_server_started_is_found(tmp_path):
         shards = [await append_many(scene.client, 30, 2) for _ in range(5)]
         async with compacting(ShardAccess(endpoints=scene.endpoint)):
             for shard in shards:
-                await until(lambda shard=shard: few(scene, shard, 15))
+                await until(partial(few, scene, shard, 15))
                 await check_snapshot(scene.client, shard, 30, 2)
 
 
@@ -101,7 +101,7 @@ async def test_two_servers_at_once_do_no_harm(tmp_path):
         async with compacting(both[0], settings) as first, compacting(both[1], settings) as second:
             shards = await asyncio.gather(*(append_many(scene.client, 120, 5) for _ in range(3)))
             for shard in shards:
-                await until(lambda shard=shard: few(scene, shard, 15))
+                await until(partial(few, scene, shard, 15))
                 await asyncio.gather(*(compact(each.endpoint, shard, whole=True) for each in (first, second)))
                 await check_snapshot(scene.client, shard, 120, 5)
             for each in (first, second):
@@ -118,7 +118,7 @@ async def test_a_shard_that_cannot_be_read_does_not_stop_the_others(tmp_path):
         good = [await append_many(scene.client, 30, 5) for _ in range(3)]
         async with compacting(ShardAccess(endpoints=scene.endpoint)) as server:
             for shard in good:
-                await until(lambda shard=shard: few(scene, shard, 15))
+                await until(partial(few, scene, shard, 15))
             # Of the bad one, too, all that can be read is merged.
             await until(lambda: few(scene, bad, 15))
             assert server.telemetry.value("persist_compaction_set_aside_total") == 3
@@ -189,7 +189,7 @@ async def test_full_store_is_tried_again_until_it_has_room_and_a_request_says_so
             assert isinstance(failure(caught.value), StoreFull)
             disk.full = False
             for shard in shards:
-                await until(lambda shard=shard: few(scene, shard, 15))
+                await until(partial(few, scene, shard, 15))
         finally:
             await host.stop(notice=0, grace=0)
         for shard in shards:

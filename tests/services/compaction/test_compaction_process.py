@@ -28,6 +28,7 @@ from services.compaction.compacting import (
     until,
 )
 from services.process import ServeProcess, serve_process
+from sure import heard
 
 from persist import aio
 from persist.client.remote.shards import RemoteShards
@@ -116,7 +117,7 @@ async def test_sigterm_during_a_merge_releases_the_claim_and_leaves_no_blob(plac
             await hold.reached.wait()
             assert len(await unnamed(remote, shard, place)) == UPLOADS_BEFORE
             waiting = stub.Compact(pb.CompactRequest(shard_id=shard), timeout=100)
-            assert (await waiting.read()).HasField("queued")
+            assert (await heard(waiting)).HasField("queued")
             process.signal(signal.SIGTERM)
             # Once those that wait are sent away, the merge is being stopped. What it was uploading arrives after that.
             with pytest.raises(grpc.aio.AioRpcError, match="draining"):

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 from asyncio.subprocess import PIPE
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -33,6 +34,7 @@ from services.compaction.compacting import (
 from services.compaction.scenes import FullDisk, claim, failure, scene_at, slowly_compacting, tidy
 from services.proxy import proxy_to
 from services.support import ANY_PORT, new_shard
+from sure import heard
 
 from persist.client.remote.shards import RemoteShards
 from persist.client.shard.location import Location
@@ -195,7 +197,7 @@ async def test_request_of_the_command_line_outlives_its_connections(tmp_path):
             )
             await server.reached()
             for connections in (1, 2):
-                await until(lambda connections=connections: _connected(proxy, connections))
+                await until(partial(_connected, proxy, connections))
                 proxy.cut()
             server.disk.gate.set()
             out, err = await asking.communicate()
@@ -310,7 +312,7 @@ async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
             call = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=50)
             await server.reached()
             waiting = [stub.Compact(pb.CompactRequest(shard_id=small), timeout=50) for _ in range(64)]
-            ahead = [(await each.read()).queued.ahead for each in waiting]
+            ahead = [(await heard(each)).queued.ahead for each in waiting]
             # They may arrive in any order.
             assert sorted(ahead) == list(range(64))
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -326,7 +328,7 @@ async def test_request_waits_its_turn_and_is_refused_when_too_many_do(tmp_path):
                 each.cancel()
             call.cancel()
             server.disk.gate.set()
-            assert (await waiting[0].read()).WhichOneof("news") == "done"
+            assert (await heard(waiting[0])).WhichOneof("news") == "done"
         assert (await compact(server.endpoint, small, whole=True))[-1].done.compactions == 1
 
 

@@ -45,15 +45,16 @@ async def send(channel: grpc.aio.Channel, method: str, data: bytes, *, timeout: 
     """The first bytes a method answers, and its error, one of which is None."""
     kind = METHODS[method]
     call: Any
+    plain: Any = channel
     try:
         if kind.client_streaming:
             call = channel.stream_stream(method)(timeout=timeout)
             await call.write(data)
             await call.done_writing()
         elif kind.server_streaming:
-            call = channel.unary_stream(method)(data, timeout=timeout)
+            call = plain.unary_stream(method)(data, timeout=timeout)
         else:
-            call = channel.unary_unary(method)(data, timeout=timeout)
+            call = plain.unary_unary(method)(data, timeout=timeout)
         return (await call.read() if kind.server_streaming else await call), None
     except grpc.aio.AioRpcError as error:
         return None, error

@@ -4,7 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -57,7 +57,7 @@ class NeverReading:
             for event in self.events:
                 # A refusal is all in one: it comes as headers.
                 if isinstance(event, ResponseReceived | TrailersReceived) and event.stream_id == stream:
-                    told = dict(event.headers or ()).get("grpc-status")
+                    told = dict[Any, Any](event.headers or ()).get("grpc-status")
                     if told is not None:
                         return str(told)
             await self.hear()

@@ -7,6 +7,7 @@ import inspect
 import logging
 import signal
 import time
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from services.host.hostile import FILES, METHODS, empty_calls, empty_parts, fiel
 from services.process import shard_process
 from services.shard.memory_shards import MemoryShards
 from services.support import append, new_shard, serving
+from sure import heard
 
 from persist.errors import InvalidArgument, Overloaded, RequestTooLarge
 from persist.runtime import system
@@ -110,7 +112,7 @@ async def test_frame_has_at_most_256_calls(count, answered):
 
 async def test_session_whose_client_reads_nothing_is_not_read_either_and_its_end_is_no_failure(caplog):
     async with serving() as server, server.channel() as channel:
-        stream = channel.stream_stream(SESSION)()
+        stream: Any = channel.stream_stream(SESSION)()
         frame = empty_calls(256)
 
         async def flood() -> None:
@@ -153,7 +155,7 @@ async def test_idle_session_holds_nothing_of_its_last_frame(tmp_path):
     data = field(99, b"x" * 4_000_000)
     async with shard_process(tmp_path) as process, channel_to(process.endpoint) as channel:
         before = resident(process.pids[0])
-        sessions = [channel.stream_stream(SESSION)() for _ in range(60)]
+        sessions: list[Any] = [channel.stream_stream(SESSION)() for _ in range(60)]
         for session in sessions:
             await session.write(data)
             # Answered: what came before was read and done with.
@@ -388,7 +390,7 @@ async def test_thousands_of_idle_sessions_stop_neither_calls_nor_health(tmp_path
 
 async def test_streams_beyond_the_limit_are_refused_and_all_else_goes_on():
     async with serving(settings=Settings(streams_max=3, calls_max=2)) as server, server.channel() as channel:
-        sessions = [channel.stream_stream(SESSION)() for _ in range(4)]
+        sessions: list[Any] = [channel.stream_stream(SESSION)() for _ in range(4)]
         codes = [asyncio.ensure_future(session.code()) for session in sessions]
         [refused], _ = await asyncio.wait(codes, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         assert refused.result() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -396,7 +398,7 @@ async def test_streams_beyond_the_limit_are_refused_and_all_else_goes_on():
         await stub.Open(pb.OpenRequest(shard_id=shard, create=True), timeout=30)
         watch = stub.Watch(watch_request(shard), timeout=30)
         await server.shards.apply(shard, append(0, 1), timeout=1)
-        assert (await watch.read()).change.info.seqno == 1
+        assert (await heard(watch)).change.info.seqno == 1
         health = health_pb2_grpc.HealthStub(channel)
         assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == 1
         assert sum(code.done() for code in codes) == 1
@@ -434,7 +436,7 @@ async def test_session_ends_when_nothing_happens_on_it_and_only_then():
         assert await asyncio.wait_for(idle.read(), 30) is grpc.aio.EOF
         assert await idle.code() is grpc.StatusCode.OK
         shards.gate.set()
-        assert (await busy.read()).answers[0].compare_and_append.appended.seqno == 1
+        assert (await heard(busy)).answers[0].compare_and_append.appended.seqno == 1
         assert await asyncio.wait_for(busy.read(), 30) is grpc.aio.EOF
 
 

@@ -6,6 +6,7 @@ import pytest
 from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
+from sure import sure
 
 from persist import errors
 from persist.core.catalog.errors import IdExhaustion
@@ -62,7 +63,7 @@ def test_table_reasons_are_the_enum_without_gaps():
 def test_error_through_a_status_comes_back_equal(cls):
     error = sample(cls)
     status = status_of(error)
-    back = error_of_status(status.code, status.details)
+    back = sure(error_of_status(status.code, status.details))
     assert (type(back), back.message, back.hint, back.details) == (cls, error.message, error.hint, error.details)
 
 
@@ -114,7 +115,7 @@ def test_status_of_overload_carries_a_retry_delay():
 def test_reason_of_a_newer_server_falls_back_on_the_status(code, cls):
     info = Any()
     info.Pack(ErrorInfo(domain="persist", reason="NOT_INVENTED_YET", metadata={"hint": "wait", "x": "1"}))
-    error = error_of_status(code, Status(code=code, message="new", details=[info]).SerializeToString())
+    error = sure(error_of_status(code, Status(code=code, message="new", details=[info]).SerializeToString()))
     assert (type(error), error.message, error.hint, error.details) == (cls, "new", "wait", {"x": "1"})
 
 

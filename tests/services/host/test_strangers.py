@@ -13,6 +13,7 @@ from forked import child_environment
 from services.host.hostile import meaning
 from services.process import ServeProcess, serve_process
 from services.support import append, new_shard
+from sure import heard
 
 from persist.errors import Determinate, LocationError, PersistError, StoreReadOnly
 from persist.runtime import system
@@ -59,7 +60,7 @@ async def test_store_away_tells_callers_an_id_and_the_log_the_rest(tmp_path, pos
                 call = rpc.call_of(1, 3000, rpc.BY_FIELD["compare_and_append"], request)
                 await session.write(pb.SessionRequest(calls=[call]))
                 with pytest.raises(PersistError) as failed:
-                    rpc.outcome_in((await session.read()).answers[0])
+                    rpc.outcome_in((await heard(session)).answers[0])
                 errors.append(failed.value)
                 session.cancel()
             finally:
@@ -72,7 +73,7 @@ async def test_store_away_tells_callers_an_id_and_the_log_the_rest(tmp_path, pos
         assert re.fullmatch("e[0-9a-f]{12}", error.details["error_id"])
         [line] = [line for line in said if line.get("error_id") == error.details["error_id"]]
         assert line["error_uri"] == f"postgres://postgres@127.0.0.1:{postgres.port}/postgres"
-        assert "refused" in line["error_detail"]
+        assert "refused" in str(line["error_detail"])
     assert len([line for line in said if line.get("error_id") == errors[0].details["error_id"]]) == 1
     assert not PIECES.search(json.dumps(said) + "".join(map(str, errors)))
 

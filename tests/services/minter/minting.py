@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from client.support import SMALL, Place
@@ -18,6 +18,10 @@ from persist.settings import Settings
 from persist.v1.minter_pb2_grpc import TimestampMinterStub
 from persist_host import Telemetry, start
 from persist_minter import ShardAccess, minter_spec
+
+if TYPE_CHECKING:
+    from persist.v1.minter_pb2_grpc import TimestampMinterAsyncStub
+
 
 REMAP = ShardId.of(b"r" * 16)
 ENVIRONMENT = {"PERSIST_POLL_FIRST_MS": "5", "PERSIST_POLL_MAX_MS": "50"}
@@ -82,6 +86,6 @@ async def remote_minter(*endpoints: str, settings: Settings = SMALL) -> AsyncIte
 
 
 @asynccontextmanager
-async def stub_of(endpoint: str) -> AsyncIterator[TimestampMinterStub]:
+async def stub_of(endpoint: str) -> AsyncIterator["TimestampMinterAsyncStub"]:
     async with grpc.aio.insecure_channel(endpoint, options=[("grpc.enable_retries", 0)]) as channel:
         yield TimestampMinterStub(channel)

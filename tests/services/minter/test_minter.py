@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from services.minter.minting import REMAP, at, direct, minter_processes, minting
 from services.process import serve_process, shard_process
 from services.proxy import free_endpoint, proxy_to
 from services.support import serving
+from sure import sure
 
 from persist.client.remote.minter import RemoteMinter
 from persist.core.binding.remap import RemapTrace
@@ -324,8 +326,9 @@ async def test_wrong_requests_end_with_a_reason_and_do_nothing(asked, options, r
     async with minting(direct(memory_place())) as server, stub_of(server.endpoint) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetBinding(asked, **options)
+        details: Any
         [details] = [value for name, value in caught.value.trailing_metadata() if name == DETAILS_KEY]
-        assert error_of_status(caught.value.code().value[0], details).reason == reason
+        assert sure(error_of_status(caught.value.code().value[0], details)).reason == reason
         assert server.telemetry.value("persist_minter_minted_total") == 0
 
 
@@ -388,7 +391,7 @@ async def test_drained_server_ends_watches_at_once_with_a_reason():
         asked = pb.WatchBindingsRequest(**{name: getattr(request(), name) for name in ("shard_id", "source")})
         await stub.Mint(pb.MintRequest(shard_id=asked.shard_id, source=asked.source), timeout=100)
         # Many, as some of them are just sending when draining begins.
-        watches = [aiter(stub.WatchBindings(asked, timeout=100)) for _ in range(50)]
+        watches: list[Any] = [aiter(stub.WatchBindings(asked, timeout=100)) for _ in range(50)]
         assert all([(await anext(watch)).piece.afresh for watch in watches])
         await server.host.stop(notice=0, grace=60)
         for watch in watches:

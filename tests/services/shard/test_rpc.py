@@ -1,9 +1,11 @@
 """Commands, outcomes and batches keep their values on the way, and whatever is malformed is refused."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from services.support import READER, WRITER, append, inline_part, new_shard
+from sure import as_a
 
 from persist.core.frontier import CLOSED, MINIMUM, Antichain, Description
 from persist.core.ids import SessionId
@@ -54,7 +56,7 @@ COMMANDS = [
 INTERNAL = {"AddRollup", "RemoveRollups", "TakeOutParts", "ForgetApplications"}
 """Commands that no rpc carries: the machine alone gives them."""
 ENTRY = c.SchemaEntry(schema_id=3, schema=b"arrow", codec="arrow")
-OUTCOMES = {
+OUTCOMES: dict[type[c.Command[Any]], list[Any]] = {
     c.CompareAndAppend: [
         c.Appended(upper=CLOSED, seqno=2**63, already_committed=True),
         c.Appended(upper=MINIMUM),
@@ -177,7 +179,7 @@ def test_only_a_log_is_recorded_as_one(name: str):
         rpc.command_of(message)
     message.transaction.log_copy = False
     if name == "mine":
-        assert rpc.command_of(message)[1].transaction == c.Transaction(app_id=name, version=0)
+        assert as_a(c.CompareAndAppend, rpc.command_of(message)[1]).transaction == c.Transaction(app_id=name, version=0)
     else:
         with pytest.raises(InvalidArgument, match="begin with"):
             rpc.command_of(message)

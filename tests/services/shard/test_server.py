@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from services.shard.memory_shards import MemoryShards
 from services.support import READER, append, new_shard, serving
+from sure import heard
 
 from persist.core.shard import commands as c
 from persist.errors import (
@@ -89,7 +91,7 @@ async def test_call_without_a_deadline_is_refused(method):
             await stream.write(
                 pb.SessionRequest(calls=[rpc.call_of(1, 0, rpc.BY_FIELD["compare_and_append"], request)])
             )
-            answer = (await stream.read()).answers[0]
+            answer = (await heard(stream)).answers[0]
             with pytest.raises(MissingDeadline):
                 rpc.outcome_in(answer)
             stream.cancel()
@@ -124,7 +126,7 @@ async def test_header_that_names_another_shard_is_refused():
         session = stub.Session(metadata=wrong)
         await session.write(pb.SessionRequest(calls=[rpc.call_of(1, 500, rpc.BY_FIELD["compare_and_append"], request)]))
         with pytest.raises(InvalidArgument):
-            rpc.outcome_in((await session.read()).answers[0])
+            rpc.outcome_in((await heard(session)).answers[0])
         session.cancel()
         assert server.shards.folds == []
 
@@ -221,13 +223,13 @@ async def test_session_answers_out_of_order_and_ends_when_the_client_does():
             await asyncio.sleep(0)
         stuck, server.shards.gate = server.shards.gate, free
         await session.write(pb.SessionRequest(calls=[call(2, shard, append(0, 1)), call(3, shard, append(1, 2))]))
-        ids = []
+        ids: list[Any] = []
         while len(ids) < 2:
-            ids += [answer.id for answer in (await session.read()).answers]
+            ids += [answer.id for answer in (await heard(session)).answers]
         assert ids == [2, 3]
         await session.done_writing()
         stuck.set()
-        last = await session.read()
+        last = await heard(session)
         assert [answer.id for answer in last.answers] == [1]
         assert await session.read() is grpc.aio.EOF
         assert await session.code() is grpc.StatusCode.OK
@@ -248,8 +250,8 @@ async def test_session_call_that_fails_leaves_the_others_alone():
         ]
         await session.write(pb.SessionRequest(calls=calls))
         await session.done_writing()
-        answers = {}
-        while (frame := await session.read()) is not grpc.aio.EOF:
+        answers: dict[Any, Any] = {}
+        while (frame := cast(Any, await session.read())) is not grpc.aio.EOF:
             answers |= {answer.id: answer for answer in frame.answers}
         for id_, error in ((1, InvalidArgument), (2, InvalidId), (3, ShardNotFound)):
             with pytest.raises(error):
@@ -265,7 +267,7 @@ async def test_session_call_whose_time_is_up_is_answered():
         session = PersistShardStub(channel).Session()
         await session.write(pb.SessionRequest(calls=[call(1, shard, append(0, 1), timeout_ms=20)]))
         with pytest.raises(Indeterminate):
-            rpc.outcome_in((await session.read()).answers[0])
+            rpc.outcome_in((await heard(session)).answers[0])
         server.shards.gate.set()
         session.cancel()
 
@@ -321,7 +323,7 @@ async def test_watch_tells_schemas_once():
         told = []
         for i, upper in enumerate((1, 2, None)):
             await server.shards.apply(shard, append(i, upper), timeout=1)
-            piece = await watch.read()
+            piece = await heard(watch)
             told.append((len(piece.change.info.schemas), piece.change.info.schemas_unchanged))
         assert told == [(1, False), (0, True), (0, True)]
         assert await watch.read() is grpc.aio.EOF
@@ -346,7 +348,7 @@ async def test_reflection_lists_the_services():
     async with serving() as server, server.channel() as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
-        answer = await call.read()
+        answer = await heard(call)
         names = {service.name for service in answer.list_services_response.service}
         assert {"persist.v1.PersistShard", "grpc.health.v1.Health"} <= names
 
@@ -410,7 +412,7 @@ async def test_drain_finishes_what_is_under_way_and_ends_the_rest():
         await asyncio.sleep(0.1)
         server.shards.gate.set()
         assert (await unary).appended.seqno == 1
-        assert rpc.outcome_in((await session.read()).answers[0]).seqno == 2
+        assert rpc.outcome_in((await heard(session)).answers[0]).seqno == 2
         assert await session.read() is grpc.aio.EOF
         error = await stream_failure_of(watch)
         assert isinstance(error, Determinate)

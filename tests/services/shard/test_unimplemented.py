@@ -23,7 +23,7 @@ class NotFoundProxy(TwiceProxy):
 
     def _session(self, method: str) -> Callable[..., Any]:
         async def handle(frames: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            one = self._channels[0].stream_stream(method, _raw, _raw)()
+            one: Any = self._channels[0].stream_stream(method, _raw, _raw)()
             try:
                 async for frame in frames:
                     await one.write(frame)

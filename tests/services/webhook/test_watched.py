@@ -6,7 +6,7 @@ import urllib.request
 from collections import defaultdict
 
 import pytest
-from alert_rules import check_expression, check_texts, expressions, rules
+from ingest.alert_rules import check_expression, check_texts, expressions, rules
 from services.proxy import free_endpoint
 from services.webhook.senders import post, served
 

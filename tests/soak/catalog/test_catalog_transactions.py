@@ -120,7 +120,11 @@ async def test_transactions_are_strictly_serializable_whoever_is_killed(tmp_path
 
 def history() -> tuple[list[Line], dict[str, int], Lists]:
     """Two transactions, one after the other, and a third at the same time as the second."""
-    moments = [("t1", 1, 2, {"a": []}, 10), ("t2", 3, 6, {"a": ["t1"]}, 12), ("t3", 4, 5, {"b": []}, 11)]
+    moments: list[tuple[str, int, int, dict[str, list[str]], int]] = [
+        ("t1", 1, 2, {"a": []}, 10),
+        ("t2", 3, 6, {"a": ["t1"]}, 12),
+        ("t3", 4, 5, {"b": []}, 11),
+    ]
     told: list[Line] = []
     for token, invoked, returned, reads, ts in moments:
         line = {"token": token, "element": token, "lists": list(reads), "invoked": invoked}

@@ -15,6 +15,7 @@ import pytest
 from forked import Fork, handles, stream
 from services.process import ServeProcess, ServiceProcess
 from soak.support import LIMIT_SECONDS, pick
+from sure import sure
 
 import persist
 from persist import ShardId
@@ -92,7 +93,8 @@ async def test_crashes_anywhere_lose_and_double_nothing(tmp_path: Path) -> None:
 
 async def _kill(rng: random.Random, ingesters: list[Ingester], services: list[ServiceProcess]) -> None:
     """One of all processes, and start it again."""
-    victim = rng.choice([*ingesters, *ingesters, *services])
+    all_of_them: list[Ingester | ServiceProcess] = [*ingesters, *ingesters, *services]
+    victim = rng.choice(all_of_them)
     if isinstance(victim, Ingester):
         code, said = await victim.end(signal.SIGKILL)
         assert code == -signal.SIGKILL, f"it had ended by itself: {said}"
@@ -136,12 +138,12 @@ def _check(here: Location, source: Any, held: Any) -> None:
     """Every export holds what the upstream and the bindings say, update by update."""
     the_client = client(here)
     uppers = {name: the_client.recent_upper(shard) for name, shard in source.shards.items()}
-    upper = min(uppers.values(), key=lambda each: each.time)
+    upper = min(uppers.values(), key=lambda each: sure(each.time))
     trace = _trace(held, source, the_client.recent_upper(source.remap))
-    expected = _expected(source, the_client, trace, upper.time)
+    expected = _expected(source, the_client, trace, sure(upper.time))
     assert sum(map(len, expected.values())) > 1_000
     for name, shard in source.shards.items():
-        assert _found(the_client, shard, upper.time) == expected[name], name
+        assert _found(the_client, shard, sure(upper.time)) == expected[name], name
 
 
 def _trace(held: Any, source: Any, upper: Any) -> RemapTrace:
@@ -161,7 +163,7 @@ def _expected(source: Any, the_client: Any, trace: RemapTrace, upper: int) -> di
             times = reclocker.reclock_arrow(event.offsets, event.partitions).to_pylist()
             rows = zip(*(column.to_pylist() for column in event.rows.columns), strict=True)
             for row, ts, diff in zip(rows, times, event.diffs.to_pylist(), strict=True):
-                found[event.export][(*row, ts)] += diff
+                found[event.export][(*row, ts)] += sure(diff)
     return {name: _net(counts) for name, counts in found.items()}
 
 
@@ -171,7 +173,7 @@ def _found(the_client: persist.Client, shard: ShardId, upper: int) -> Counter[An
     counts: Counter[Any] = Counter()
     names = [name for name in table.schema.names if name not in {"ts", "diff"}]
     for *row, ts, diff in zip(*(table[name].to_pylist() for name in [*names, "ts", "diff"]), strict=True):
-        counts[(*row, ts)] += diff
+        counts[(*row, ts)] += sure(diff)
     return _net(counts)
 
 

@@ -25,8 +25,7 @@ from soak.support import LIMIT_SECONDS, pick
 from persist import LocationError, UsageError
 from persist.testing import servers
 from persist_ingest import Location, Records, add_export, create, drop_export, resnapshot, status
-from persist_ingest.location import client, release
-from persist_ingest.pipeline.newest import kept
+from persist_ingest.location import client
 
 SECONDS = float(os.environ.get("PERSIST_MIGRATION_SECONDS", pick(25, 3_600)))
 POINTS = int(os.environ.get("PERSIST_MIGRATION_POINTS", pick(4, 100)))
@@ -122,14 +121,6 @@ class Mender(threading.Thread):
 
     def _is_wide(self, source: Any, export: str) -> bool:
         return len(client(self._here).schema(source.shards[export]).updates.names) > COLUMNS_KEPT
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
-    monkeypatch.setattr(kept, "folder_of_user", lambda: tmp_path / "state")
-    place = Location(directory=str(tmp_path / "data"))
-    yield place
-    release(place)
 
 
 @pytest.fixture

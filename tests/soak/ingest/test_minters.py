@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from soak.support import LIMIT_SECONDS, pick
@@ -42,7 +43,7 @@ async def test_clocks_leap_and_no_binding_changes(tmp_path: Path) -> None:
     )
     clocks = [Leaping() for _ in range(MINTERS)]
     told: dict[tuple[int, int], int] = {}
-    stores = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
+    stores: Any = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
 
     async def serve(number: int) -> None:
         """One minter after another with this clock, asked for every offset in about its order."""

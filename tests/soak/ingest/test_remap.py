@@ -1,6 +1,7 @@
 """Bindings for ever: what a source keeps of them stays small, and a restart at the edge of what it keeps works."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,7 +28,7 @@ async def test_a_remap_shard_stays_small(tmp_path: Path) -> None:
         remap=ShardId.of(b"r" * 16), kind=SourceKind.PARTITIONS, incarnation="one", rules=MintRules(interval_ms=1)
     )
     data = {"a": ShardId.of(b"a" * 16)}
-    stores = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
+    stores: Any = {"blob": f"file:{tmp_path}/blob", "consensus": f"sqlite:{tmp_path}/consensus.db"}
     most_bindings = most_rows = most_batches = 0
     async with await aio.embedded(**stores) as client:
         writer = await client.open_writer(data["a"], schema=ROWS)

@@ -110,7 +110,7 @@ class Caller:
             await asyncio.gather(*(self.send(APPEND, data) for _ in range(VOLLEY)))
 
     async def sessions(self) -> None:
-        streams = [self.channels[at % CONNECTIONS].stream_stream(SESSION)() for at in range(IDLE_SESSIONS)]
+        streams: list[Any] = [self.channels[at % CONNECTIONS].stream_stream(SESSION)() for at in range(IDLE_SESSIONS)]
         await asyncio.gather(*(stream.wait_for_connection() for stream in streams))
         self.told.calls += len(streams)
         self.ready()
@@ -252,7 +252,8 @@ async def main(endpoint: str, *kinds: str) -> None:
         for _ in set(kinds).difference(TELL_THEMSELVES):
             caller.ready()
         ended = asyncio.ensure_future(caller.hear())
-        await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [working, ended]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
         working.cancel()

@@ -7,9 +7,10 @@ decided here; the person who runs it looks at the figures.
 import asyncio
 import itertools
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from client.support import SCHEMA, table
@@ -120,7 +121,7 @@ class Stage:
     one: Door
     other: Door
     near: Sequence[str]
-    stores: Mapping[str, str]
+    stores: Mapping[str, Any]
     settings: Settings = field(default_factory=Settings)
     awake: int = 1
 
@@ -306,7 +307,7 @@ async def _catalog(stage: Stage, stack: AsyncExitStack) -> RemoteCatalog:
 async def catalog_reads(stage: Stage, stack: AsyncExitStack) -> Call:
     catalog = await _catalog(stage, stack)
     opened = await catalog.open_read_only()
-    calls = itertools.cycle([opened.sync, catalog.is_initialized, catalog.dump, catalog.open_read_only])
+    calls: Iterator[Any] = itertools.cycle([opened.sync, catalog.is_initialized, catalog.dump, catalog.open_read_only])
     return lambda timeout: next(calls)()
 
 
@@ -501,7 +502,10 @@ class Crowd:
         failing = asyncio.gather(
             *(
                 self._call(
-                    getattr(call, "ends", call), each, lambda seconds, each=each: each.took.append([seconds]), timeout
+                    getattr(call, "ends", call),
+                    each,
+                    partial(lambda each, seconds: each.took.append([seconds]), each),
+                    timeout,
                 )
                 for each in figures
                 for call in self._calls[each.kind]

@@ -23,6 +23,7 @@ from scenarios.support import SCHEMA, Server
 from services.compaction.compacting import batches, compact, stub_of
 from services.process import serve_process
 from soak.support import LIMIT_SECONDS, pick
+from sure import sure
 
 import persist
 from persist.client.remote.shards import RemoteShards
@@ -84,7 +85,8 @@ async def test_server_that_was_stopped_for_three_leases_changes_nothing(
 ):
     consensus = fresh_redis_uri()
     servers = [Server(f"file:{tmp_path}/blob", consensus, log=tmp_path / f"log{n}").start() for n in range(2)]
-    request.addfinalizer(lambda: [server.kill() for server in servers])
+    for server in servers:
+        request.addfinalizer(server.kill)
     paused, other = servers
     entropy, shard = random.Random(4), persist.ShardId.new()
     async with (
@@ -96,8 +98,8 @@ async def test_server_that_was_stopped_for_three_leases_changes_nothing(
         for _ in range(ROUNDS):
             await append_for(slow, 0.3)
             held = await late.open_reader(shard, lease=LEASE_SECONDS)
-            since = reader.since.time
-            upper = slow.upper.time
+            since = sure(reader.since.time)
+            upper = sure(slow.upper.time)
             planned = [await reader.snapshot(entropy.randrange(since, upper)) for _ in range(4)]
             caught = await held.snapshot(upper - 1)
             late_append = asyncio.create_task(slow.append(rows_at(upper), upper + 1, timeout=60))
@@ -115,7 +117,7 @@ async def test_server_that_was_stopped_for_three_leases_changes_nothing(
                 await check(caught)
             for snapshot in planned:
                 await check(snapshot)
-            upper = writer.upper.time
+            upper = sure(writer.upper.time)
             for as_of in (since, *(entropy.randrange(since, upper) for _ in range(4))):
                 await check(await reader.snapshot(as_of))
             await reader.downgrade_since(entropy.randrange(since, upper))
@@ -161,7 +163,7 @@ async def test_compactor_that_was_stopped_for_three_takeovers_puts_nothing_stale
             merging = stub.Compact(pb.CompactRequest(shard_id=shard, whole=True), timeout=200)
             await hold.reached.wait()
             stopped.signal(signal.SIGSTOP)
-            since = reader.since.time
+            since = sure(reader.since.time)
             planned = [await reader.snapshot(entropy.randrange(since, writer.upper.time)) for _ in range(4)]
             if number % 2:
                 await append_for(writer, 3 * LEASE_SECONDS)
@@ -225,22 +227,22 @@ async def test_reader_that_was_stopped_for_three_leases_is_told_and_goes_on_with
         assert follower.stdout is not None
         events: list[dict[str, Any]] = []
         for _ in range(ROUNDS):
-            await _until_done(follower, events, writer.upper.time)
+            await _until_done(follower, events, sure(writer.upper.time))
             follower.send_signal(signal.SIGSTOP)
             await append_for(writer, 3 * LEASE_SECONDS)
             follower.send_signal(signal.SIGCONT)
             heard = len(events)
-            await _until_done(follower, events, writer.upper.time)
+            await _until_done(follower, events, sure(writer.upper.time))
             # What was on its way to it may be all it reads before it asks about its lease.
             while not any("expired" in event for event in events[heard:]):
                 await append_for(writer, 0.1)
-                await _until_done(follower, events, writer.upper.time)
+                await _until_done(follower, events, sure(writer.upper.time))
             # More than once where the machine is so busy that a running one is late as well.
             assert {event["expired"] for event in events[heard:] if "expired" in event} == {"open a new reader"}
         follower.kill()
         follower.wait(100)
         follower.stdout.close()
-    _check_followed(events, writer.upper.time)
+    _check_followed(events, sure(writer.upper.time))
 
 
 async def _until_done(follower: Any, events: list[dict[str, Any]], upper: int) -> None:

@@ -32,7 +32,7 @@ CLIENTS = pick(1, 8)
 QUIET_SECONDS = pick(1.0, 3.0)
 SILENT_SECONDS = pick(3.0, 6.0)
 TROUBLES = pick(["frozen"], ["frozen", "black hole", "refusing"])
-GROUPS = pick([tuple(KINDS)], [(kind,) for kind in KINDS])
+GROUPS: Any = pick([tuple(KINDS)], [(kind,) for kind in KINDS])
 STORES_BESIDE = "append, stores beside"
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
+from sure import sure
 
 import persist
 from persist import Determinate, Indeterminate, InvalidArgument, LocationError, ShardNotFound
 from pyspark_persist import PersistTable
 from pyspark_persist.audit import recording
-from pyspark_persist.audit.entry import audit_shard
+from pyspark_persist.audit.entry import BEGUN, audit_shard
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_write
 from pyspark_persist.write.commit import WriteCommit
@@ -69,7 +70,7 @@ def test_every_kind_of_commit_has_a_row_that_says_who_how_and_what(
     table.delete("id = 1")
     table.delete("id = 99")  # finds nothing, commits nothing
     table.overwrite(frame_of(spark, 5), "id = 5")
-    table.restore(table.frontiers()[1].time - 2)
+    table.restore(sure(table.frontiers()[1].time) - 2)
     frame_of(spark, 8).write.format("persist").mode("overwrite").options(**where).save()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.json").write_text('{"id": 50, "n": 1}')
@@ -218,7 +219,7 @@ def test_row_that_cannot_be_made_final_does_not_make_the_commit_a_failure(
     put = recording._Attempt.put
 
     def away(self: Any, changes: Any, *, step: str) -> None:
-        if step != recording.BEGUN:
+        if step != BEGUN:
             raise Indeterminate("the store is away")
         put(self, changes, step=step)
 

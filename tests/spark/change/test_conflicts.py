@@ -32,6 +32,7 @@ def between(location: str, shard: str, flag: Path, row: Row | None) -> Callable[
                     writer = client.open_writer(shard)
                     at = writer.upper.time
                     given = [] if row is None else [(({"id": row[0]}, {"name": row[1], "n": row[2]}), at, 1)]
+                    assert at is not None
                     writer.append(given, new_upper=at + 1)
             yield batch
 
@@ -99,7 +100,8 @@ def test_change_under_a_transaction_happens_once(held: Held) -> None:
     held.put(*FIRST, at=5)
     first = held.table.update({"n": "n + 1"}, txnAppId="app", txnVersion=1)
     after = held.kept()
-    for how in ({}, {"commitTime": 2}, {"readAt": 5}):
+    ways: list[dict[str, Any]] = [{}, {"commitTime": 2}, {"readAt": 5}]
+    for how in ways:
         again = held.table.update({"n": "n + 1"}, txnAppId="app", txnVersion=1, **how)
         assert (again.already_committed, again.rows_updated, again.upper) == (True, 0, first.upper)
     with pytest.raises(InvalidArgument, match="something else was committed"):

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as sf
 from spark.change.conftest import Held
 from spark.change.models import changed, rows_of
+from sure import sure
 
 import persist
 from persist import InvalidArgument, InvalidBounds, NotReadable, SchemaMismatch, ShardClosed, ShardNotFound, UsageError
@@ -133,7 +134,7 @@ REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = 
     (InvalidArgument, lambda table, df: table.delete("id >")),
     (InvalidArgument, lambda table, df: table.delete("id + 1")),
     (InvalidArgument, lambda table, df: table.delete(sf.col("target.id") == 1)),
-    (InvalidArgument, lambda table, df: table.delete(5)),  # type: ignore[arg-type]  # what users do
+    (InvalidArgument, lambda table, df: table.delete(5)),
     (InvalidArgument, lambda table, df: table.delete("_diff = 1 and nope")),
     (InvalidArgument, lambda table, df: table.delete("id = 1", readat=10)),  # type: ignore[call-arg]  # what users do
     (InvalidArgument, lambda table, df: table.delete("id = 1", readAt=-1)),
@@ -258,7 +259,7 @@ def test_table_whose_rows_come_through_a_log_is_counted_but_not_changed(spark: A
     with persist.embedded(place) as client, client.environment() as environment:
         schema = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
         environment.execute(CreateTable(QualifiedName("orders"), schema, retain=Retain()))
-        orders = client.table(environment.resolve("orders").data, mode="wal")
+        orders = client.table(sure(environment.resolve("orders").data), mode="wal")
         orders.insert([{"id": 1, "name": "a"}])
         table = PersistTable.forName(spark, "orders", location=place)
         with pytest.raises(InvalidArgument, match="through a log"):

@@ -9,12 +9,12 @@ from examples.tpcb_checks import Look, same_rows
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> tpcb.TpcbOutcome:
-    scenario = tpcb.Scenario(seconds=8, rate=200, scale=1, pause_seconds=0.3)
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tpcb_report.TpcbOutcome:
+    scenario = tpcb_report.Scenario(seconds=8, rate=200, scale=1, pause_seconds=0.3)
     return tpcb.run(tmp_path_factory.mktemp("tpcb"), scenario)
 
 
-def test_the_books_balance_at_every_time(outcome: tpcb.TpcbOutcome) -> None:
+def test_the_books_balance_at_every_time(outcome: tpcb_report.TpcbOutcome) -> None:
     assert outcome.agrees
     looks = outcome.watching.looks
     assert len({look.transactions for look in looks}) > 3, "the bank did not work while it was looked at"
@@ -24,7 +24,7 @@ def test_the_books_balance_at_every_time(outcome: tpcb.TpcbOutcome) -> None:
     assert outcome.snapshot_rows > 100_000
 
 
-def test_what_is_wrong_is_told(outcome: tpcb.TpcbOutcome, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_told(outcome: tpcb_report.TpcbOutcome, capsys: pytest.CaptureFixture[str]) -> None:
     tpcb_report.show(outcome, seconds=1)
     assert "balance" in capsys.readouterr().out
     sums = {**dict.fromkeys(MONEY, 1), "public.pgbench_tellers": 2}

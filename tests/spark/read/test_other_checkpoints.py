@@ -19,7 +19,8 @@ from pyspark_persist.write.writing import StreamWriter, Write
 SCHEMA = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string()})
 SOURCE, TABLE = persist.ShardId.named("table", "src"), persist.ShardId.named("table", "dst")
 FRAME = st.StructType([st.StructField("id", st.LongType(), False), st.StructField("name", st.StringType())])
-ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
+TYPES: dict[str, pa.DataType] = {"id": pa.int64(), "name": pa.string()}
+ARROW = pa.schema(TYPES)
 
 
 def put(location: Path, time: int, *ids: int) -> None:

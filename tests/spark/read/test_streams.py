@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from sure import sure
 
 import persist
 from persist.core.shard.commands import FenceWriters
@@ -200,7 +201,7 @@ def test_stream_ends_history_only_when_asked(
 
         def decide(batch: Any, number: int) -> None:
             if number == 0 and critical is not None:
-                critical.compare_and_downgrade(b"", held)
+                critical.compare_and_downgrade(b"", sure(held))
 
         writer = frame.writeStream.foreachBatch(decide).option("checkpointLocation", str(tmp_path / "c"))
         query = writer.trigger(availableNow=True).start()

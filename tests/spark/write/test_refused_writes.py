@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
+from sure import sure
 
 import persist
 from persist import Determinate, ShardNotFound, UsageError
@@ -298,7 +299,7 @@ class Overtaken(WriteCommit):
 
     def _append(self, writer: Any, batches: list[Any], placement: Any) -> Any:
         rival = self._target.client().open_writer(self._target.shard_id)
-        upper = rival.upper.time
+        upper = sure(rival.upper.time)
         assert rival.compare_and_append([], upper, upper + 1).upper.time == upper + 1
         return super()._append(writer, batches, placement)
 

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -101,6 +102,6 @@ def test_pooling_leaves_sums_to_the_merge():
 
 @pytest.mark.parametrize("parts", [[[2, 1]], [[5], [3]]], ids=["within a part", "between parts"])
 def test_pooling_tells_a_run_that_is_not_sorted(parts):
-    bad = [PartSource(b"", lambda keys=keys: iter(rows(keys).to_batches())) for keys in parts]
+    bad = [PartSource(b"", partial(lambda keys: iter(rows(keys).to_batches()), keys)) for keys in parts]
     with pytest.raises(CorruptData, match="not sorted"):
         list(merge([[pooled([run(rows([0])), bad], SCHEMA, batch_rows=64)]], SCHEMA, since=0))

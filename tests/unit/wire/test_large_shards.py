@@ -1,6 +1,7 @@
 """Shards of many parts: what is claimed, merged or taken away fits a message and a value of Consensus, and ends."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from property.core.shard.histories import SHARD, first_state, sixteen
@@ -71,7 +72,7 @@ def at_its_time(each: HollowBatch) -> HollowBatch:
     return dataclasses.replace(each, runs=(Run(parts=tuple(parts)),))
 
 
-def holding(*batches: HollowBatch, **changes: object) -> State:
+def holding(*batches: HollowBatch, **changes: Any) -> State:
     one = spine_batch(0, len(batches), batches, level=64)
     trace = Trace(upper=batches[-1].desc.upper, spine=(one,), next_id=len(batches))
     return first_state().evolved(trace=dataclasses.replace(trace, **changes))

@@ -59,7 +59,7 @@ def test_time_that_is_no_message_of_the_source_is_refused(kind, message):
     ("kind", "frontier"),
     [
         (LSN, pb.SourceFrontier()),
-        (LSN, pb.SourceFrontier(kind=99, closed=True)),
+        (LSN, pb.SourceFrontier(kind=pb.SourceKind.ValueType(99), closed=True)),
         (LSN, pb.SourceFrontier(kind=pb.SOURCE_KIND_FILES, closed=True)),
         (LSN, pb.SourceFrontier(kind=pb.SOURCE_KIND_LSN)),
         (LSN, pb.SourceFrontier(kind=pb.SOURCE_KIND_LSN, elements=[pb.SourceTime(lsn=1), pb.SourceTime(lsn=2)])),

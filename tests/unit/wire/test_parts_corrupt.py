@@ -3,11 +3,14 @@
 import contextlib
 import dataclasses
 import struct
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sure import sure
 
 from persist.core.data.schema import Schema
 from persist.core.shard.batch import Block, Part
@@ -51,8 +54,8 @@ def test_any_flipped_bit_is_found_before_its_block_is_decoded(make):
         bad = bytearray(data)
         bad[place] ^= 1 << int(place % 8)
         before = next((at for at, b in enumerate(part.blocks) if place < b.offset + b.length), 0)
-        seen = []
-        batches = part_batches(part, lambda start, end, bad=bad: bytes(bad[start:end]), SCHEMA)
+        seen: list[Any] = []
+        batches = part_batches(part, partial(lambda bad, start, end: bytes(bad[start:end]), bad), SCHEMA)
         with pytest.raises(CorruptData):
             seen.extend(batch.num_rows for batch in batches)
         assert sum(seen) == (sum(block.rows for block in part.blocks[:before]) if make is large else 0)
@@ -116,9 +119,9 @@ def forged(data, count, *, decoded_bytes):
 
 def parquet_bomb(count, width, *, declared, encoding="dictionary"):
     """A file of ``count`` times the same value of ``width`` bytes, made without ever holding them."""
-    vals = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["x" * width])
+    vals: Any = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["x" * width])
     if encoding == "dictionary":
-        options = {"use_dictionary": True}
+        options: dict[str, Any] = {"use_dictionary": True}
     else:
         options = {"use_dictionary": False, "column_encoding": {"v": encoding}}
         vals = vals.dictionary_decode()
@@ -129,12 +132,12 @@ def parquet_bomb(count, width, *, declared, encoding="dictionary"):
         sink, table.schema, compression="zstd", write_statistics=False, store_schema=False, **options
     )
     writer.write_table(table, row_group_size=count)
-    writer.add_key_value_metadata({GROUP_BYTES_KEY: str(declared).encode()})
+    writer.add_key_value_metadata({GROUP_BYTES_KEY: str(declared).encode()})  # type: ignore[dict-item]  # its stubs know text alone
     writer.close()
     return sink.getvalue().to_pybytes()
 
 
-METERS = []
+METERS: list[Any] = []
 """Kept for ever: Arrow's threads may give memory back after the call that took it has returned."""
 
 
@@ -182,14 +185,19 @@ def test_a_bomb_that_lies_plausibly_is_found_while_it_is_decoded(batch_rows, bud
 
 
 def test_numbers_that_are_not_in_a_dictionary_are_refused():
-    vals = pa.DictionaryArray.from_arrays(pa.array([2] * 100, pa.int32()), ["first", "second", "third"])
+    vals: Any = pa.DictionaryArray.from_arrays(pa.array([2] * 100, pa.int32()), ["first", "second", "third"])
     columns = {"k": range(100), "v": vals, "ts": pa.array([0] * 100, pa.uint64()), "diff": [1] * 100}
     table, sink = pa.table(columns), pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, table.schema, compression="none", use_dictionary=["v"], write_statistics=False, store_schema=False
+        sink,
+        table.schema,
+        compression="none",
+        use_dictionary=cast(Any, ["v"]),
+        write_statistics=False,
+        store_schema=False,
     ) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({GROUP_BYTES_KEY: b"10000"})
+        writer.add_key_value_metadata({GROUP_BYTES_KEY: b"10000"})  # type: ignore[dict-item]  # its stubs know text alone
     data = sink.getvalue().to_pybytes()
     assert len(read_all(data, forged(data, 100, decoded_bytes=10_000))) == 1
     # Two bits for each number, and a hundred times the same one.
@@ -214,13 +222,13 @@ def resealed(part, data):
 
 def test_an_inline_part_with_any_bit_flipped_is_refused():
     part = encode_inline(rows(20), SCHEMA, 0)
-    for place in range(len(part.inline)):
-        bad = bytearray(part.inline)
+    for place in range(len(sure(part.inline))):
+        bad = bytearray(sure(part.inline))
         bad[place] ^= 1
         with pytest.raises(CorruptData):
             decode_inline(dataclasses.replace(part, inline=bytes(bad)), SCHEMA)
     with pytest.raises(CorruptData):
-        decode_inline(dataclasses.replace(part, inline=part.inline[:-1]), SCHEMA)
+        decode_inline(dataclasses.replace(part, inline=sure(part.inline)[:-1]), SCHEMA)
 
 
 def frame(message, size=None):
@@ -239,16 +247,16 @@ def test_inline_frames_made_by_hand_are_refused_or_decoded_never_crash():
             bad[place] = int(source.integers(0, 256))
         with contextlib.suppress(CorruptData):
             assert decode_inline(resealed(part, frame(bytes(bad))), SCHEMA).num_rows == 20
-    for bad in (
+    for broken in (
         b"",
         b"PIB1",
-        b"XXXX" + part.inline[4:],
+        b"XXXX" + sure(part.inline)[4:],
         frame(message, 5),
         frame(message, len(message) + 1),
         frame(b""),
     ):
         with pytest.raises(CorruptData):
-            decode_inline(resealed(part, bad), SCHEMA)
+            decode_inline(resealed(part, broken), SCHEMA)
 
 
 def test_an_inline_part_with_other_rows_than_declared_is_refused():
@@ -259,7 +267,7 @@ def test_an_inline_part_with_other_rows_than_declared_is_refused():
 
 def test_an_inline_bomb_is_refused_without_expanding_it():
     zeros = pa.array([0] * 10 * MEBI, pa.int8()).cast(pa.int64())
-    columns = [zeros, pa.nulls(len(zeros), pa.string()), zeros.cast(pa.uint64()), zeros]
+    columns: list[pa.Array[Any]] = [zeros, pa.nulls(len(zeros), pa.string()), zeros.cast(pa.uint64()), zeros]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA.updates)
     size = len(zeros)
     declared = {"rows": size, "decoded_bytes": 100}

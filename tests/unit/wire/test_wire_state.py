@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
+from google.protobuf.message import Message
 from unit.core.shard.sample import AFTER, BEFORE, FIRST, SECOND, SHARD, WRITER
 
 from persist.core.frontier import Antichain, Description
@@ -285,7 +287,7 @@ def test_sound_frame_around_bytes_that_are_no_message_is_corrupt():
             return b"\xff" * 40
 
     with pytest.raises(CorruptData):
-        decode_diff(framed(b"pDIF", STATE_FORMAT, _binding(), Noise()), SHARD, 301)
+        decode_diff(framed(b"pDIF", STATE_FORMAT, _binding(), cast(Message, Noise())), SHARD, 301)
 
 
 @pytest.mark.parametrize("damage", [b"", b"pBAT", batch_to_bytes(SECOND)[:-1], b"x" * 100])

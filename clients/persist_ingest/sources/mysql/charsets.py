@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
-from persist_ingest.sources.gathering import Ints
 from persist_ingest.sources.mysql.session import Server, lent
 from persist_ingest.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.tables.gathering import Ints
 
 _SAME: Final = frozenset({"utf8", "utf8mb3", "utf8mb4"})
 _WIDE: Final = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"}

@@ -22,8 +22,8 @@ from persist_ingest.sources.mysql.log import Group, RowEvent, Statement
 from persist_ingest.sources.mysql.row_images import ImageRows, read_images
 from persist_ingest.sources.mysql.statements import Effect, effects, words
 from persist_ingest.sources.mysql.table_map import MapColumn, parse_form
-from persist_ingest.sources.naming import free_name
 from persist_ingest.sources.port import BadRows, Changes, Event, SchemaGrew, SourceFailure, TableAltered, Truncated
+from persist_ingest.sources.tables.naming import free_name
 
 PENDING_BYTES: Final = 16 << 20
 _AGAIN: Final = "snapshot this table again (persist source resnapshot)"

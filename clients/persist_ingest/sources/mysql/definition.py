@@ -3,16 +3,17 @@
 Source: design 003; sources.md section 1, semantics seen.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 
-from persist import Schema, VersionMismatch
+from persist import VersionMismatch
 from persist.typed import Fields
 from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
 from persist_ingest.sources.mysql.session import Server
+from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 
 FORMAT: Final = 1
 FILE_BITS: Final = 32
@@ -35,17 +36,14 @@ def place_of(offset: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlColumn:
-    """A column as it was declared. ``field``: what it is called in the export, where it cannot be called as here."""
+class MySqlColumn(TableColumn):
+    """A column as it was declared."""
 
-    name: str
     type: MySqlType
-    field: str = ""
 
     @property
-    def called(self) -> str:
-        """Its name in the export."""
-        return self.field or self.name
+    def arrow(self) -> pa.DataType:
+        return self.type.arrow
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
@@ -59,32 +57,18 @@ class MySqlColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table. ``columns``: as they were at position ``since``, up to which what was read of it has the log.
-
-    ``excluded``: columns that are left out. ``altered_ms``: when it was altered and taken over by itself, lately.
-    """
+class Table(SourceTable[MySqlColumn]):
+    """A table. ``columns``: as they were at position ``since``, up to which what was read of it has the log."""
 
     database: str
-    name: str
-    key: tuple[str, ...]
-    columns: tuple[MySqlColumn, ...]
-    excluded: tuple[str, ...] = ()
     since: int = 0
-    altered_ms: tuple[int, ...] = ()
 
     @property
     def export(self) -> str:
-        """What its collection is called."""
         return f"{self.database}.{self.name}"
 
-    def initial(self) -> Schema:
-        """The schema of its export: primary key, then the others; without a primary key every column is key."""
-        types = {column.called: column.type.arrow for column in self.columns}
-        keys = tuple(column.called for name in self.key for column in self.columns if column.name == name)
-        keys = keys or tuple(types)
-        key = pa.schema([pa.field(name, types[name], nullable=not self.key) for name in keys])
-        return Schema(key, {name: kind for name, kind in types.items() if name not in keys})
+    def read_up_to(self, offset: int) -> Self:
+        return replace(self, since=offset)
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
@@ -122,12 +106,12 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlDefinition:
+class MySqlDefinition(TablesDefinition[Table]):
     """A source. ``number``: the server's id; ``base``: what files of its log are called, before their number.
 
     ``begun``: where it began; ``mark``: the last place at which the log was looked at to be the one it was.
-    ``server_id``: as which the log is asked for; 0: another one each time. ``takes_over``: tables that are altered are
-    snapshotted again by themselves. ``withheld``: by exports that it had, columns that were left out of them.
+    ``server_id``: as which the log is asked for; 0: another one each time. ``withheld``: by exports that it had,
+    columns that were left out of them.
     """
 
     server: Server
@@ -135,9 +119,7 @@ class MySqlDefinition:
     base: str
     begun: Mark
     mark: Mark
-    tables: tuple[Table, ...]
     server_id: int = 0
-    takes_over: bool = False
     zero_dates: ZeroDates = ZeroDates.FAIL
     withheld: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
@@ -149,15 +131,6 @@ class MySqlDefinition:
     def file_name(self, number: int) -> str:
         """What the file of that number is called."""
         return f"{self.base}.{number:06d}"
-
-    def of(self, exports: Container[str]) -> "MySqlDefinition":
-        """The same with these tables only."""
-        return replace(self, tables=tuple(table for table in self.tables if table.export in exports))
-
-    def within(self, part: "MySqlDefinition") -> "MySqlDefinition":
-        """The same with the tables of a part as they are there."""
-        known = {table.export: table for table in part.tables}
-        return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
 
     def joined(self, table: Table) -> "MySqlDefinition":
         """The same with one table more."""
@@ -187,14 +160,13 @@ class MySqlDefinition:
             "withheld": {export: list(names) for export, names in self.withheld},
         }
 
-    @staticmethod
-    def from_json(plain: Mapping[str, object]) -> "MySqlDefinition":
+    @classmethod
+    def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        given: Fields = plain
         if given.get("format") != FORMAT:
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         withheld: Mapping[str, Sequence[str]] = given["withheld"]
-        return MySqlDefinition(
+        return cls(
             server=Server.from_json(given["server"]),
             number=given["number"],
             base=given["base"],

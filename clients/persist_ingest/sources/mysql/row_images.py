@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from persist import CorruptData
-from persist_ingest.sources.gathering import Bools, Bytes, Ints
 from persist_ingest.sources.mysql import table_map as of
 from persist_ingest.sources.mysql.table_map import MapColumn
+from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints
 
 _PAD: Final = 16
 """Bytes behind the data, so that a number can be read at its end."""

@@ -4,10 +4,9 @@ PyMySQL connects, proves who asks and encrypts. Large answers and the log are re
 it would make Python objects of each value. Source: MariaDB documentation, client/server protocol, COM_BINLOG_DUMP.
 """
 
-import os
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -20,6 +19,7 @@ from persist.sources import UpstreamLost
 from persist.typed import Fields
 from persist_ingest.sources.port import HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.secret import looked_up
+from persist_ingest.sources.tables.lending import Lending
 
 LOCK_SECONDS: Final = 2.0
 """How long a session waits for a lock, unless it is given another limit; none waits without one."""
@@ -262,30 +262,9 @@ def _fail(data: bytearray, at: int) -> NoReturn:
     raise pymysql.OperationalError(code, text.decode("utf8", "replace"))
 
 
-@contextmanager
-def lent(server: Server) -> Iterator[MySqlConnection]:
-    """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
-    # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
-    key = server, os.getpid()
-    session = _idle.pop(key, None) or MySqlConnection(server)
-    try:
-        yield session
-    except BaseException:
-        session.close()
-        raise
-    other = _idle.setdefault(key, session)
-    if other is not session:
-        session.close()
-
-
-def let_go(server: Server) -> None:
-    """End the session that is kept, if there is one."""
-    session = _idle.pop((server, os.getpid()), None)
-    if session is not None:
-        session.close()
-
-
-_idle: Final[dict[tuple[Server, int], MySqlConnection]] = {}
+_sessions: Final = Lending[Server, MySqlConnection](MySqlConnection)
+lent: Final = _sessions.lent
+let_go: Final = _sessions.ended
 
 
 class _translated:

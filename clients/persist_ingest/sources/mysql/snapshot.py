@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.arrow import ArrowArray
-from persist_ingest.sources.gathering import Bools, Bytes, Ints
 from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.decoding import check_key, plain
 from persist_ingest.sources.mysql.definition import Table, position
@@ -23,6 +22,7 @@ from persist_ingest.sources.mysql.row_images import little
 from persist_ingest.sources.mysql.session import MySqlConnection, Packets, Server, quoted
 from persist_ingest.sources.mysql.upstream import number_of
 from persist_ingest.sources.port import BadRows, Changes, Event, SourceFailure
+from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints
 
 _NULL: Final = 0xFB
 _PAD: Final = 16

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, py_buffer
 from persist.arrow.exact import cast_exactly
-from persist_ingest.sources.gathering import BAD_ROW_HINT, Bools, Bytes, Ints, gather
 from persist_ingest.sources.mysql.charsets import Charset
 from persist_ingest.sources.mysql.column_types import DATED, ColumnKind, MySqlType, ZeroDates
 from persist_ingest.sources.mysql.row_images import ImageField, big, little
 from persist_ingest.sources.mysql.table_map import MapColumn
 from persist_ingest.sources.port import BadRows
+from persist_ingest.sources.tables.gathering import BAD_ROW_HINT, Bools, Bytes, Ints, gather
 
 _HINT: Final = f"{BAD_ROW_HINT}; or make the source with zeroDates=null or zeroDates=text"
 _DAYS: Final = 86_400

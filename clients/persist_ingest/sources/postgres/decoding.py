@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 
 from persist import Schema, UsageError
 from persist.arrow import ArrowArray, ArrowField, Numbers, py_buffer
-from persist_ingest.sources.gathering import Bools, Ints
-from persist_ingest.sources.naming import free_name
 from persist_ingest.sources.port import (
     BadRows,
     Changes,
@@ -49,6 +47,8 @@ from persist_ingest.sources.postgres.pgoutput import (
     read_keyed,
     read_rows,
 )
+from persist_ingest.sources.tables.gathering import Bools, Ints
+from persist_ingest.sources.tables.naming import free_name
 
 _XIDS_NEAR: Final = 1 << 30
 """How many transactions a look's oldest one is behind its newest, at most."""

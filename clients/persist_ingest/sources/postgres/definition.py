@@ -4,17 +4,18 @@ Source: design 003; sources.md section 1, semantics seen.
 """
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 
-from persist import Schema, VersionMismatch
+from persist import VersionMismatch
 from persist.typed import Fields, Record
-from persist_ingest.sources.naming import called
 from persist_ingest.sources.postgres.column_types import ColumnType, column_type
 from persist_ingest.sources.postgres.form import TableForm
+from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
+from persist_ingest.sources.tables.naming import called
 
 FORMAT: Final = 9
 RENAMING: Final = 10
@@ -31,18 +32,13 @@ AS_UPSTREAM: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind.
+class Column(TableColumn):
+    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind."""
 
-    ``field``: what it is called in the export, where it cannot be called as here.
-    """
-
-    name: str
     oid: int
     mod: int
     base: tuple[int, int, str]
     shown: str
-    field: str = ""
 
     @property
     def type(self) -> ColumnType:
@@ -50,50 +46,37 @@ class Column:
         return column_type(*self.base)
 
     @property
-    def called(self) -> str:
-        """Its name in the export."""
-        return self.field or self.name
+    def arrow(self) -> pa.DataType:
+        return self.type.arrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTable:
+class PublishedTable(SourceTable[Column]):
     """A published table. ``membership``: oid of what makes it published.
 
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
-    ``excluded``: columns that are left out. ``partitioned``: its rows are in its partitions, and sent as its own.
-    ``through``: what it was read anew with has the log up to there, which may have forms that it is not read under.
-    ``altered_ms``: when it was altered and taken over by itself, lately. ``by_key``: its changes say of earlier rows
+    ``partitioned``: its rows are in its partitions, and sent as its own. ``through``: what it was read anew with has
+    the log up to there, which may have forms that it is not read under. ``by_key``: its changes say of earlier rows
     only the key, as its replica identity is its primary key.
     """
 
-    export: str
+    export: str = field()  # Without that its default would be what a table has in its place.
     schema: str
-    name: str
     oid: int
     file: int
     membership: int
     row_filter: str | None
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
     form: TableForm | None = None
-    excluded: tuple[str, ...] = ()
     partitioned: bool = False
     through: int = 0
-    altered_ms: tuple[int, ...] = ()
     by_key: bool = False
 
-    def initial(self) -> Schema:
-        """The schema of its export: primary key, then the others; without a primary key every column is key."""
-        types = {column.called: column.type.arrow for column in self.columns}
-        keys = tuple(column.called for name in self.key for column in self.columns if column.name == name) or tuple(
-            types
-        )
-        key = pa.schema([pa.field(name, types[name], nullable=not self.key) for name in keys])
-        return Schema(key, {name: kind for name, kind in types.items() if name not in keys})
+    def read_up_to(self, offset: int) -> Self:
+        return replace(self, through=offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresDefinition:
+class PostgresDefinition(TablesDefinition[PublishedTable]):
     """A source. ``publishes``: what its publication lets through; ``made_publication``: sources made it, and it goes
     with the last that uses it. ``mark``: how it says that this one does.
 
@@ -101,7 +84,6 @@ class PostgresDefinition:
     beyond all that was read of one of its name before, so with how far the source got it identifies its slot.
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
     ``withheld``: by exports that it had, columns that were left out of them, and are again should they come back.
-    ``takes_over``: tables that are altered are snapshotted again by themselves.
     ``renames``: by exports, also those that are not there now, what columns are called otherwise than upstream.
     """
 
@@ -114,14 +96,12 @@ class PostgresDefinition:
     publication_oid: int
     publishes: tuple[str, ...]
     made_publication: bool
-    tables: tuple[PublishedTable, ...]
     slot_point: int = 0
     mark: str = ""
     identifies: bool = False
     everything: bool = False
     left_out: tuple[str, ...] = ()
     withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    takes_over: bool = False
     renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -134,15 +114,6 @@ class PostgresDefinition:
         """The same with these forms of tables, by oid."""
         tables = tuple(replace(table, form=forms.get(table.oid, table.form)) for table in self.tables)
         return replace(self, tables=tables) if forms else self
-
-    def of(self, exports: Container[str]) -> "PostgresDefinition":
-        """The same with these tables only."""
-        return replace(self, tables=tuple(table for table in self.tables if table.export in exports))
-
-    def within(self, part: "PostgresDefinition") -> "PostgresDefinition":
-        """The same with the tables of a part as they are there."""
-        known = {table.export: table for table in part.tables}
-        return replace(self, tables=tuple(known.get(table.export, table) for table in self.tables))
 
     def joined(self, table: PublishedTable) -> "PostgresDefinition":
         """The same with one table more."""
@@ -170,15 +141,15 @@ class PostgresDefinition:
             del plain["renames"]
         return plain
 
-    @staticmethod
-    def from_json(given: Fields) -> "PostgresDefinition":
+    @classmethod
+    def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
         if given.get("format") not in (RENAMING, FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
         lists = {"publishes": tuple(fields["publishes"]), "left_out": tuple(fields.get("left_out", ()))}
-        return PostgresDefinition(**{**fields, **lists}, tables=tables)
+        return cls(**{**fields, **lists}, tables=tables)
 
 
 def _table(given: Fields) -> PublishedTable:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from persist import Determinate
-from persist_ingest.sources.gathering import Ints
 from persist_ingest.sources.postgres.pgoutput import BEGIN, COMMIT, Chunk
+from persist_ingest.sources.tables.gathering import Ints
 
 KEPT_BYTES: Final = 64 << 20
 _HEAD: Final = struct.Struct("<QQ")

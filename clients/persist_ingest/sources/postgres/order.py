@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from persist.arrow import ArrowArray
 from persist.typed import Fields
-from persist_ingest.sources.gathering import Bools
 from persist_ingest.sources.postgres.catalog import literal, quoted
 from persist_ingest.sources.postgres.definition import PublishedTable
 from persist_ingest.sources.postgres.session import UpstreamConnection
+from persist_ingest.sources.tables.gathering import Bools
 
 # The operators <, <=, = and > of what the key's index sorts by: those of an extension's type are not found by name.
 _KEYS: Final = """

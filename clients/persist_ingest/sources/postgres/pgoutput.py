@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from persist import CorruptData
-from persist_ingest.sources.gathering import Bools, Bytes, Ints
+from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints
 
 BEGIN: Final = ord("B")
 COMMIT: Final = ord("C")

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.gathering import Bools, Ints
 from persist_ingest.sources.port import (
     Changes,
     ExportEmptied,
@@ -36,8 +35,9 @@ from persist_ingest.sources.postgres.reader import ChangesTask
 from persist_ingest.sources.postgres.rows import Holder
 from persist_ingest.sources.postgres.session import UpstreamConnection
 from persist_ingest.sources.postgres.snapshot import SnapshotTask, where_rows_are
+from persist_ingest.sources.tables.gathering import Bools, Ints
+from persist_ingest.sources.tables.pieces import PIECE_BYTES, rows_of_piece
 
-PIECE_BYTES: Final = 32 << 20
 _NEAR: Final = 1 << 31
 _SEEN: Final = "SELECT pg_current_snapshot()::text, pg_is_in_recovery()"
 _SIZE: Final = """
@@ -150,7 +150,7 @@ def opened(
     While another session holds the table ``session`` asks for catalogs alone, which lock no table.
     """
     (table,) = definition.tables
-    rows = _rows(session, table, rows)
+    rows = rows_of_piece(rows, *about(session, table), PIECE_BYTES)
     task = SnapshotTask(
         dsn=definition.dsn,
         snapshot="",
@@ -207,12 +207,6 @@ def about(session: UpstreamConnection, table: PublishedTable) -> tuple[int, int]
     """Rows and bytes of a table with its partitions. Rows as dense as the server last counted them; 0: it never did."""
     rows, size = session.row(_SIZE, {"table": table.oid})
     return rows, size
-
-
-def _rows(session: UpstreamConnection, table: PublishedTable, rows: int) -> int:
-    """Not more than are a piece's bytes."""
-    known, size = about(session, table)
-    return max(1, min(rows, rows if not known or not size else PIECE_BYTES * known // size))
 
 
 def _last(

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from persist.arrow import ArrowArray
 from persist.typed import SqlRow
-from persist_ingest.sources.gathering import Ints
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType
 from persist_ingest.sources.postgres.pgoutput import Chunk
@@ -28,6 +27,7 @@ from persist_ingest.sources.postgres.session import (
     ended_when_still,
     settings,
 )
+from persist_ingest.sources.tables.gathering import Ints
 
 Columns: TypeAlias = list[Callable[[], ArrowArray]]
 

@@ -3,10 +3,8 @@
 Every session shows values in one form, whatever the database's settings are. Source: sources.md section 1.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -17,6 +15,7 @@ from persist import Determinate, Indeterminate, InvalidArgument, PersistError
 from persist.runtime import system
 from persist.typed import SqlRow
 from persist_ingest.sources.port import HeldUp, SourceFailure
+from persist_ingest.sources.tables.lending import Lending
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -178,20 +177,9 @@ class UpstreamConnection:
         self.close()
 
 
-@contextmanager
-def lent(dsn: str) -> Iterator[UpstreamConnection]:
-    """An idle session of this process, or a new one. It is kept for the next one unless something failed."""
-    # SUBTLE: the pid is part of the key because a forked child inherits connections that are its parent's.
-    key = dsn, os.getpid()
-    session = _idle.pop(key, None) or UpstreamConnection(dsn)
-    try:
-        yield session
-    except BaseException:
-        session.close()
-        raise
-    other = _idle.setdefault(key, session)
-    if other is not session:
-        session.close()
+_sessions: Final = Lending[str, UpstreamConnection](UpstreamConnection)
+lent: Final = _sessions.lent
+let_go: Final = _sessions.ended
 
 
 def ended_when_still() -> tuple[str, ...]:
@@ -201,16 +189,6 @@ def ended_when_still() -> tuple[str, ...]:
     """
     held = round(HELD_SECONDS * 1000)
     return f"SET LOCAL idle_in_transaction_session_timeout = {held}", f"SET LOCAL tcp_user_timeout = {held}"
-
-
-def let_go(dsn: str) -> None:
-    """End the session that is kept, if there is one."""
-    session = _idle.pop((dsn, os.getpid()), None)
-    if session is not None:
-        session.close()
-
-
-_idle: Final[dict[tuple[str, int], UpstreamConnection]] = {}
 
 
 def patiently(action: Callable[[], T]) -> T:

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
 from persist.arrow.exact import cast_exactly
-from persist_ingest.sources.gathering import BAD_ROW_HINT as _HINT
-from persist_ingest.sources.gathering import Bools, Bytes, Ints, gather
 from persist_ingest.sources.port import BadRows
 from persist_ingest.sources.postgres.column_types import ColumnType, TextForm
+from persist_ingest.sources.tables.gathering import BAD_ROW_HINT as _HINT
+from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints, gather
 
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
 _TRIM: Final = {TextForm.BYTES: (b"\\x", b""), TextForm.INSTANT: (b"", b"+00"), TextForm.LIST: (b"{", b"}")}

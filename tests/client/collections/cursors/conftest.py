@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from sure import sure
 
 import persist.sinks
 from persist.sinks import FilesSink, SqliteSink
@@ -46,7 +47,7 @@ def sunk(request: pytest.FixtureRequest, tmp_path: Path) -> Sunk:
     def in_files() -> list[int]:
         files = FilesSink(folder, request.param).files()
         if request.param == "parquet":
-            return [id for path in files for id in pq.read_table(path).column("id").to_pylist()]
+            return [sure(id) for path in files for id in pq.read_table(path).column("id").to_pylist()]
         return [json.loads(line)["id"] for path in files for line in path.read_text().splitlines()]
 
     return Sunk(lambda: FilesSink(folder, request.param), in_files)

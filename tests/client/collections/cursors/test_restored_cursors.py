@@ -1,7 +1,7 @@
 """Cursors, positions and targets over a restore: nothing goes on with what that took back."""
 
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -71,12 +71,12 @@ async def test_one_that_is_made_anew_after_a_restore_goes_into_an_empty_table(da
         await environment.execute(made)
         async with await environment.cursor("c") as cursor:
             assert cursor.key == key
-            for table, ids in (("a", [1]), ("b", [1, 2]), ("a", [1]), ("b", [1, 2])):
-                sink = opened(table)
-                with pytest.raises(InvalidArgument, match="restored") if table == "a" else nullcontext():
+            for name, ids in (("a", [1]), ("b", [1, 2]), ("a", [1]), ("b", [1, 2])):
+                sink = opened(name)
+                with pytest.raises(InvalidArgument, match="restored") if name == "a" else nullcontext():
                     await cursor.deliver(sink, idle=0.01)
                 sink.close()
-                assert [id for (id,) in run(f"SELECT id FROM {table} ORDER BY id")] == ids
+                assert [id for (id,) in run(f"SELECT id FROM {name} ORDER BY id")] == ids
 
 
 async def test_a_position_of_before_a_restore_is_refused_where_its_history_was_kept():
@@ -134,14 +134,14 @@ async def test_a_cursor_that_an_index_answers_for_is_of_the_history_of_its_colle
         await index.compare_and_append([], 0, 100)
         await kept(client, 50, 20)
         items.add("i", ObjectType.INDEX, "s", data=shard_of("i"), schema=by_name)
-        async with await open_cursor(reads_of(client, items), never, "c", position=31) as cursor:
+        async with await open_cursor(reads_of(client, items), cast(Any, never), "c", position=31) as cursor:
             assert cursor._found.held[cursor._of.id].reader.shard == shard_of("i")
             await address.restore(states)
             for _ in range(2):
                 with pytest.raises(LeaseExpired, match="restored"):
                     await cursor.seek(61)
         client = address.client()
-        async with await open_cursor(reads_of(client, items), never, "c", position=61) as cursor:
+        async with await open_cursor(reads_of(client, items), cast(Any, never), "c", position=61) as cursor:
             before = cursor._found.held[cursor._of.id].reader
             assert (before.shard, before.incarnation) == (shard_of("s"), cursor.history)
             index = await client.open_writer(shard_of("i"), schema=by_name)

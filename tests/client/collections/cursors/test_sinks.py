@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
@@ -16,26 +17,27 @@ from client.collections.cursors.conftest import Sunk
 from client.collections.cursors.test_cursors import CURSOR, environment_of, row, table_in
 from client.collections.cursors.test_manifests import as_version_1
 from client.support import client_of, memory_place
+from sure import sure
 
 import persist.sinks
 from persist import Determinate, Indeterminate, InvalidArgument
 from persist.core.catalog.ddl.statements import CreateSink, QualifiedName
 from persist.sinks import FilesSink, PositionMoved, SqliteSink
 
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("big", pa.uint64()),
-        ("name", pa.string()),
-        ("raw", pa.binary()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("tags", pa.list_(pa.string())),
-        ("ts", pa.uint64()),
-        ("diff", pa.int64()),
-    ]
-)
+COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("id", pa.int64()),
+    ("big", pa.uint64()),
+    ("name", pa.string()),
+    ("raw", pa.binary()),
+    ("at", pa.timestamp("us", "UTC")),
+    ("tags", pa.list_(pa.string())),
+    ("ts", pa.uint64()),
+    ("diff", pa.int64()),
+]
+SCHEMA = pa.schema(COLUMNS)
 CREATE_SINK = CreateSink(QualifiedName("c"), QualifiedName("t"), "sqlite", (("path", "p"), ("table", "a")))
 KEY = "persist.public.c over s1"
+TIMED: "list[pa.Field[Any]]" = [pa.field("ts", pa.uint64()), pa.field("diff", pa.int64())]
 
 
 def updates(*ids: int, ts: int) -> pa.Table:
@@ -77,7 +79,7 @@ def test_updates_of_another_schema_are_refused(sunk: Sunk):
     sink = sunk.opened()
     sink.begin(KEY, 0, SCHEMA)
     sink.write(KEY, 0, updates(1, ts=4), None, 5)
-    for other in (SCHEMA.remove(0), pa.schema([("other", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])):
+    for other in (SCHEMA.remove(0), pa.schema([pa.field("other", pa.int64()), *TIMED])):
         with pytest.raises(InvalidArgument, match=r"another schema|another columns"):
             sink.begin(KEY, 0, other)
     assert sink.begin(KEY, 0, SCHEMA) == 5
@@ -442,7 +444,7 @@ def test_a_position_of_an_earlier_release_is_gone_on_with_and_is_of_that_table_f
 
 def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
     opened, run = database
-    schema = pa.schema([("id", pa.int64()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    schema = pa.schema([pa.field("id", pa.int64()), *TIMED])
     run("CREATE TABLE mine (more text, ts numeric(20), diff bigint, id bigint)")
     sink = opened("mine")
     assert sink.begin(KEY, 0, schema) is None
@@ -457,17 +459,17 @@ def test_columns_of_a_table_that_was_there_are_found_by_their_names(database):
 
 
 def test_what_is_no_number_is_not_null_in_sqlite(tmp_path: Path):
-    schema = pa.schema([("f", pa.float64()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    schema = pa.schema([pa.field("f", pa.float64()), *TIMED])
     sink = SqliteSink(tmp_path / "sink.db", "t")
     sink.begin(KEY, 0, schema)
     rows = [{"f": float("nan"), "ts": 1, "diff": 1}, {"f": None, "ts": 1, "diff": 1}, {"f": 0.5, "ts": 1, "diff": 1}]
-    sink.write(KEY, 0, pa.Table.from_pylist(rows, schema), None, 5)
+    sink.write(KEY, 0, pa.Table.from_pylist(cast(list[Any], rows), schema), None, 5)
     with sqlite3.connect(tmp_path / "sink.db") as connection:
         assert connection.execute("SELECT f FROM t").fetchall() == [("NaN",), (None,), (0.5,)]
 
 
 def test_a_value_that_a_database_does_not_take_is_not_tried_for_ever(fresh_postgres_uri):
-    schema = pa.schema([("name", pa.string()), ("ts", pa.uint64()), ("diff", pa.int64())])
+    schema = pa.schema([pa.field("name", pa.string()), *TIMED])
     sink = persist.sinks.PostgresSink(fresh_postgres_uri(), "t")
     sink.begin(KEY, 0, schema)
     with pytest.raises(InvalidArgument, match="takes no such value"):
@@ -530,7 +532,7 @@ async def test_who_is_cancelled_while_it_writes_leaves_no_write_behind(tmp_path:
             await table.insert([row(3)])
             await cursor.deliver(target, idle=0.1)
         found = pa.concat_tables([pq.read_table(each) for each in target.inner.files()])
-        assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+        assert sorted(map(sure, found["id"].to_pylist())) == [1, 2, 3]
         target.close()
 
 

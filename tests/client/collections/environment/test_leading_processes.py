@@ -12,6 +12,7 @@ import pytest
 from client.collections.environment.environment_worker import QUICK, ROWS
 from forked import Fork, stream
 from standing import stop_between_writes
+from sure import sure
 
 from persist import aio
 from persist.client.collections.seat import Occupied, Seat, take_seat
@@ -44,7 +45,7 @@ class Worker:
 
     async def leave(self) -> None:
         """End in order."""
-        self.process.input.close()
+        sure(self.process.input).close()
         assert await asyncio.wait_for(self.process.wait(), 60) == 0
 
 

@@ -11,6 +11,7 @@ from client.collections.support import Items, reads_of, shard_of, table_of
 from client.support import Place, client_of
 from simulation.budget import FULL
 from soak.support import LIMIT_SECONDS
+from sure import sure
 
 from persist.core.ids import ShardId
 
@@ -102,14 +103,14 @@ async def test_reads_of_several_tables_are_strictly_serializable(place: Place):
                 began = time.monotonic()
                 chosen = chance.sample([*TABLES, "direct"], chance.randint(2, 4))
                 found = await readers.read_together(chosen)
-                sets = {name: frozenset((await found[name].to_arrow())["id"].to_pylist()) for name in chosen}
+                sets = {name: frozenset(map(sure, (await found[name].to_arrow())["id"].to_pylist())) for name in chosen}
                 reads.append(Read(sets, began, time.monotonic(), found[chosen[0]].ts))
                 for each in found.values():
                     await each.release()
 
         await asyncio.gather(*(work(number) for work in (write, read) for number in range(CLIENTS)))
         last = await reads_of(clients[0], items).read_together([*TABLES, "direct"])
-        everything = {name: frozenset((await last[name].to_arrow())["id"].to_pylist()) for name in last}
+        everything = {name: frozenset(map(sure, (await last[name].to_arrow())["id"].to_pylist())) for name in last}
         reads.append(Read(everything, time.monotonic(), time.monotonic(), last["a"].ts))
     assert not violations(writes, reads), f"seed {seed}"
     assert len(reads) > CLIENTS

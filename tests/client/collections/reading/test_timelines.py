@@ -6,6 +6,7 @@ Quoted: design 004, Timelines.
 import itertools
 import time
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from client.collections.support import SCHEMA, TIMELINES, Items, found, reads_of, shard_of, source_of, table_of, updates
@@ -199,7 +200,7 @@ async def test_a_transaction_reads_its_timedomain_at_one_time():
         items.add("not_written_yet", ObjectType.TABLE, data=shard_of("nothing"), timeline="M", schema=SCHEMA)
         await first.insert([{"id": 1, "name": "a"}])
         readers = reads_of(client, items).readers
-        async with ReadTransaction(readers, items, AskedTime()) as transaction:
+        async with ReadTransaction(readers, cast(Any, items), AskedTime()) as transaction:
             began = await transaction.read([items.by_name["first"]])
             assert transaction.timeline == timeline_of("M")
             await first.insert([{"id": 2, "name": "a"}])

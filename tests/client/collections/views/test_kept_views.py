@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from client.support import SMALL, client_of, memory_place
+from sure import sure
 
 from persist import aio
 from persist.client.sql.session import SqlSession
@@ -92,14 +93,15 @@ async def test_a_view_that_is_followed_goes_on_when_whoever_led_has_ended(tmp_pa
             follower = SqlSession(await client.environment(), owns=True)
             following = await follower.subscribe("SUBSCRIBE totals AS OF AT LEAST 0 WITH (SNAPSHOT = false)")
             await session.close()
-        assert not follower.environment.leads
+        environment: Any = follower.environment
+        assert not environment.leads
         writer = SqlSession(await other.environment(), owns=True)
         await writer.execute("INSERT INTO orders VALUES (3, 'cy', 7)")
         async with asyncio.timeout(LIMIT_SECONDS):
             async for rows in following.batches():
                 if "cy" in rows["who"].to_pylist():
                     break
-        assert follower.environment.leads
+        assert environment.leads
         await following.close()
         await follower.close()
         # No process leads now: who fetches waits for what a leader does, and sees that one does.
@@ -177,7 +179,7 @@ async def test_a_leader_that_was_away_for_long_does_not_compute_what_nobody_can_
         await session.execute(f"INSERT INTO events VALUES ({away})")
         (last,) = await session.execute("SELECT count(*) FROM events")
         await session.execute("CREATE TABLE others (id bigint)")
-        while ((await client.recent_upper(shard)).time or 0) <= last.ts:
+        while ((await client.recent_upper(shard)).time or 0) <= sure(last.ts):
             await asyncio.sleep(0.1)
         after = (await client.inspect(shard))["seqno"]
         await until(session, "SELECT * FROM counted", [(away + 1,)])

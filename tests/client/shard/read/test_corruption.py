@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, Place, client_of, table
+from sure import sure
 
 import persist
 from persist import ShardId
@@ -53,7 +54,7 @@ async def test_damaged_part_is_corrupt_data(place: Place, monkeypatch, damage: C
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         await writer.append(table(ROWS), 1)
         [key] = await part_keys(client)
-        data = await client._location.blob.get(key, timeout=5)
+        data = sure(await client._location.blob.get(key, timeout=5))
         await replace(client._location.blob, key, damage(data))
         snapshot = await reader.snapshot(0)
         with pytest.raises(CorruptData) as found:
@@ -71,8 +72,8 @@ async def test_swapped_parts_are_corrupt_data(place: Place):
         one, two = await part_keys(client)
         blob = client._location.blob
         first, second = await blob.get(one, timeout=5), await blob.get(two, timeout=5)
-        await replace(blob, one, second)
-        await replace(blob, two, first)
+        await replace(blob, one, sure(second))
+        await replace(blob, two, sure(first))
         with pytest.raises(CorruptData):
             await (await reader.snapshot(1)).to_arrow()
 
@@ -106,7 +107,7 @@ async def test_listen_over_a_damaged_part_raises_and_gives_out_nothing_of_it(pla
         await writer.append([], 1)
         await writer.append(table((key, name, 1, 1) for key, name, _, _ in ROWS), 2)
         [key] = await part_keys(client)
-        data = await client._location.blob.get(key, timeout=5)
+        data = sure(await client._location.blob.get(key, timeout=5))
         await replace(client._location.blob, key, flipped(data, 50))
         listen = await reader.listen(0, timeout=5)
         assert isinstance(await listen.__anext__(), persist.Progress)

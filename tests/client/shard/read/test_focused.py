@@ -1,6 +1,7 @@
 """Conditions on keys: a read looks at the blocks that may hold such keys alone, and finds what it found before."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ def snapshot(tmp_path: Path, request: pytest.FixtureRequest) -> persist.Snapshot
     writer = client.open_writer(persist.ShardId.new(), schema=schema)
     for at in range(2):
         ids = [None if n % 50 == 0 else n - 100 for n in range(at, 400, 2)]
-        rows = {"id": ids, "name": [NAMES[n % 7] for n in range(200)], "n": range(200)}
+        rows: dict[str, Any] = {"id": ids, "name": [NAMES[n % 7] for n in range(200)], "n": range(200)}
         columns = {name: pa.array(rows[name], kinds.get(name, pa.int64())) for name in schema.rows.names[:-1]}
         writer.append_at_upper(pa.table(columns))
     return client.open_reader(writer.shard).snapshot(1)

@@ -8,12 +8,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, rows_of, table
 
 from persist import Antichain, Progress, ShardId, Updates
+from persist.core import ids
 from persist.core.shard.commands import DowngradeSince, RegisterLeasedReader
 from persist.errors import CorruptData, LeaseExpired, NotReadable
 from persist.runtime import system
@@ -25,7 +26,7 @@ PINS = 40_000
 IN_BLOB = dataclasses.replace(SMALL, inline_part_bytes_max=0)
 
 
-async def diffs_of(place: Place, shard: ShardId) -> int:
+async def diffs_of(place: Place, shard: ids.ShardId) -> int:
     """Rows of the shard in Consensus."""
     consensus = open_consensus(place.consensus, settings=SMALL, runtime=system())
     try:
@@ -201,8 +202,8 @@ async def test_lease_is_renewed_while_a_reader_waits(place: Place, waiting: str)
             work = asyncio.create_task(anext(await waiting_listen(reader)))
         else:
             read = reader.snapshot(9, timeout=60) if waiting == "snapshot" else reader.diffs(0, 10, timeout=60)
-            work = asyncio.create_task(read)
-        beats = set()
+            work = asyncio.ensure_future(cast(Any, read))
+        beats: set[Any] = set()
         while len(beats) < 6:  # more than a lease
             beats.add((await held(client, reader))["heartbeat_ms"])
             await asyncio.sleep(0.02)
@@ -230,7 +231,7 @@ async def test_reader_that_waits_is_told_that_its_lease_is_gone(place: Place, wa
             work = asyncio.create_task(anext(await waiting_listen(reader)))
         else:
             read = reader.snapshot(9, timeout=50) if waiting == "snapshot" else reader.diffs(0, 10, timeout=50)
-            work = asyncio.create_task(read)
+            work = asyncio.ensure_future(cast(Any, read))
         await asyncio.sleep(0)
         await expire(place, reader)
         with pytest.raises(LeaseExpired) as told:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, Place, client_of, collect, rows_of, table
+from sure import sure
 
 from persist import Antichain, Progress, ShardId, Updates
 from persist.errors import Determinate, LeaseExpired, NotReadable, UsageError
@@ -165,7 +166,7 @@ async def test_heartbeats_keep_an_idle_reader_alive_and_its_loss_is_told(place: 
         reader = await client.open_reader(writer.shard, lease=1.0)
         deadline = client._location.runtime.monotonic() + 2.5
         while client._location.runtime.monotonic() < deadline:
-            await writer.append([], writer.upper.time + 1)
+            await writer.append([], sure(writer.upper.time) + 1)
         await reader.heartbeat()
         assert reader.since == Antichain.of(0)
 

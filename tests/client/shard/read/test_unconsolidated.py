@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from simulation.budget import examples
 
 import persist
+from persist.core.data.merging.merge import merge
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate, normalise
@@ -39,7 +41,7 @@ MANUAL = persist.Settings(compaction=False, inline_part_bytes_max=0)
 @st.composite
 def stored(draw):
     """Runs of parts, some said to only add and some not, their rows, and the blobs."""
-    blobs, runs, rows = {}, [], []
+    blobs, runs, rows = dict[Any, Any](), list[Any](), list[Any]()
     as_of = draw(st.integers(0, 2))
     diffs = draw(st.sampled_from([[1], [1, 2], [1, 1, 2, -1], [1, -1]]))
     for _ in range(draw(st.integers(1, 4))):
@@ -87,7 +89,7 @@ def reader_of(blobs):
 
 
 def summed(rows, names):
-    sums = Counter()
+    sums = Counter[Any]()
     for row in rows:
         sums[tuple(row[name] for name in names)] += row["diff"]
     return {row: diff for row, diff in sums.items() if diff}
@@ -146,7 +148,7 @@ def test_sums_by_what_is_shown_are_those_of_all_updates(case, columns, where, ti
 
 
 def test_a_change_of_a_column_that_is_not_shown_is_a_change_all_the_same():
-    blobs, runs = {}, []
+    blobs, runs = dict[Any, Any](), list[Any]()
     for k in (1, 2):
         rows = [{"k": k, "v": 0, "w": w, "x": 0, "ts": 1, "diff": diff} for w, diff in (("a", -1), ("b", 1))]
         table = consolidate(normalise(pa.Table.from_pylist([*rows, {**rows[0], "k": 1}], NEW.updates), NEW), NEW)
@@ -163,9 +165,13 @@ def test_a_change_of_a_column_that_is_not_shown_is_a_change_all_the_same():
 def test_parts_are_merged_where_an_update_may_cancel_and_nowhere_else(case):
     reading, blobs, _ = case
     decoded = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        decoded.append(args)
+        return merge(*args, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        merge = reading_module.merge
-        patch.setattr(reading_module, "merge", lambda *args, **options: decoded.append(args) or merge(*args, **options))
+        patch.setattr(reading_module, "merge", noted)
         patch.setattr(runs_module, "_GROUP_BYTES_MIN", 1)
         asked = dataclasses.replace(reading, consolidated=False)
         adds = all(row["diff"] > 0 for row in all_rows(reading, blobs))

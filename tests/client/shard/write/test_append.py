@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, collect, rows_of, some_rows, table
+from sure import as_a, put, sure
 
 import persist
 from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, WriterId
@@ -59,7 +60,7 @@ async def test_a_token_that_is_repeated_after_columns_were_added_is_of_the_same_
         nulls = table(ROWS).append_column(pa.field("age", pa.int32()), pa.nulls(len(ROWS), pa.int32()))
         narrow = await client.open_writer(writer.shard, schema=SCHEMA)
         for handle, rows in ((wide, nulls.select(wider.updates.names)), (narrow, table(ROWS))):
-            again = await handle.compare_and_append(rows, 0, 5, token=token)
+            again = as_a(Appended, await handle.compare_and_append(rows, 0, 5, token=token))
             assert again.already_committed
         other = nulls.drop(["age"]).append_column(pa.field("age", pa.int32()), pa.array([None, 7, None], pa.int32()))
         with pytest.raises(InvalidArgument, match="token"):
@@ -123,7 +124,7 @@ async def test_append_by_several_writers_of_the_same_data_writes_it_once(place: 
         for upper in (7, 20, 33, 60):
             for number, writer in enumerate(writers):
                 to = min(60, upper + number * 3)
-                begin = writer.upper.time
+                begin = sure(writer.upper.time)
                 if begin < to:
                     await writer.append(table(row for row in history if begin <= row[2] < to), to)
                 assert writer.upper == Antichain.of(max(begin, to))
@@ -170,7 +171,7 @@ async def test_mismatch_below_what_was_expected_is_final_before_anybody_hears_of
             sent.append(command)
             return await apply(shard, command, timeout=timeout)
 
-        shards.apply = noted
+        put(shards, "apply", noted)
         assert isinstance(await writer.compare_and_append(table(rows), 10, 15), UpperMismatch)
         assert await blobs(client) == before
         other = await client.open_writer(writer.shard)

@@ -1,11 +1,13 @@
 """append_at_upper: many writers without contention, one time for all rows, once per token."""
 
 import asyncio
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
 from simulation.budget import FULL
+from sure import sure
 
 from persist import Antichain, ShardId, Token
 from persist.errors import InvalidArgument, InvalidBounds, SchemaMismatch, ShardClosed
@@ -29,7 +31,7 @@ async def test_writers_that_race_all_succeed_at_times_of_their_own(place: Place)
             for step in range(6):
                 size = 1 if step % 2 else ROWS
                 rows = bare([(number, f"{step}:{row}" + "x" * 30) for row in range(size)])
-                times.append((await others[number].append_at_upper(rows)).upper.time - 1)
+                times.append(sure((await others[number].append_at_upper(rows)).upper.time) - 1)
             return times
 
         times = await asyncio.gather(*(write(number) for number in range(4)))
@@ -75,7 +77,7 @@ async def test_prepared_batches_land_together(place: Place):
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
 
-        def prepare(number: int) -> object:
+        def prepare(number: int) -> Any:
             builder = writer.batch_spec().open()
             builder.add(bare([(number, f"{row}") for row in range(100)]))
             return builder.finish()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, Ledger, Place, client_of, rows_of, some_rows, table
+from sure import as_a, sure
 
 from persist import Antichain, Appended, ShardId, Token, UpperMismatch
 from persist.core.shard.commands import CompareAndAppend
@@ -22,7 +23,7 @@ async def test_compare_and_append_race_of_four_writers_takes_each_time_once(plac
             writer = writers[number]
             for count in range(10):
                 while True:
-                    at = writer.upper.time
+                    at = sure(writer.upper.time)
                     row = (number * 100 + count, "a", at, 1)
                     outcome = await writer.compare_and_append(table([row]), at, at + 1)
                     if isinstance(outcome, Appended):
@@ -121,7 +122,7 @@ async def test_same_token_in_another_process_is_the_same_append(place: Place):
             first.compare_and_append(table(rows), 0, 1, token=token),
             second.compare_and_append(table(rows), 0, 1, token=token),
         )
-        assert sorted(outcome.already_committed for outcome in outcomes) == [False, True]
+        assert sorted(as_a(Appended, outcome).already_committed for outcome in outcomes) == [False, True]
         reader = await one.open_reader(shard)
         assert (await (await reader.snapshot(0)).to_arrow()).num_rows == 100
 

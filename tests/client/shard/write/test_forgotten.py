@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from client.shard.write.test_numbers import Place, doubt
 from client.support import SCHEMA, rows_of
+from sure import put
 
 from persist import Indeterminate, OutcomeForgotten, ShardId, Transaction
 from persist.client.timeline.register import Register
+from persist.core import ids
 from persist.core.shard.commands import CompareAndAppend
 from persist.machine.applier import Applier
 from persist.retry.deadline import Deadline
 from persist.runtime import SystemRuntime
 
 
-async def overtaken(place: Place, shard: ShardId, upper: int) -> None:
+async def overtaken(place: Place, shard: ids.ShardId, upper: int) -> None:
     """The shard moves on to ``upper`` and forgets its writer, which does not know."""
     writer = await place.other.open_writer(shard)
     await writer.append([], upper)
@@ -65,7 +67,7 @@ async def test_what_a_log_holds_is_copied_once_by_a_writer_that_was_forgotten():
         await two.insert([{"id": 2, "name": "b"}])
         copied = asyncio.Event()
 
-        async def meddled(shard: ShardId, command: Any, *, timeout: float) -> Any:
+        async def meddled(shard: ids.ShardId, command: Any, *, timeout: float) -> Any:
             if shard == one.shard and isinstance(command, CompareAndAppend) and not copied.is_set():
                 copied.set()
                 await two.snapshot()
@@ -73,7 +75,7 @@ async def test_what_a_log_holds_is_copied_once_by_a_writer_that_was_forgotten():
                 await place.forget(shard)
             return await place.right(shard, command, timeout=timeout)
 
-        place.shards.apply = meddled
+        put(place.shards, "apply", meddled)
         rows = rows_of(await (await one.snapshot()).to_arrow())
         assert copied.is_set()
         assert [(row[0], row[-1]) for row in rows] == [(1, 1), (2, 1)]
@@ -85,17 +87,17 @@ async def test_table_tells_what_became_of_a_write_in_doubt(mode: Any, arrives: b
     async with Place() as place:
         written = await place.client.table("t", schema=SCHEMA, mode=mode)
 
-        async def lost(shard: ShardId, command: Any, *, timeout: float) -> Any:
+        async def lost(shard: ids.ShardId, command: Any, *, timeout: float) -> Any:
             if isinstance(command, CompareAndAppend) and command.batch.rows:
                 if arrives:
                     await place.right(shard, command, timeout=timeout)
                 raise Indeterminate("no answer")
             return await place.right(shard, command, timeout=timeout)
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         # The oracle's answer is awaited first: time may be up before anything is in doubt.
         told = await doubt(lambda: written.insert([{"id": 1, "name": "a"}], timeout=0.5))
-        place.shards.apply = place.right
+        put(place.shards, "apply", place.right)
         [resolved] = await written.resolve()
         assert resolved.call == told.details["call"]
         assert bool(resolved.appended) == arrives
@@ -106,7 +108,7 @@ async def test_table_tells_what_became_of_a_write_in_doubt(mode: Any, arrives: b
 @pytest.mark.parametrize("mode", ["direct", "wal"])
 async def test_transaction_of_a_table_whose_application_may_be_forgotten(mode: Any, monkeypatch: pytest.MonkeyPatch):
     right = Applier._context
-    few = {"transactions_max": 1}
+    few: dict[str, Any] = {"transactions_max": 1}
     monkeypatch.setattr(Applier, "_context", lambda self: dataclasses.replace(right(self), **few))
     async with Place() as place:
         written = await place.client.table("t", schema=SCHEMA, mode=mode)

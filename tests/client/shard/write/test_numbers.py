@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, rows_of, table
+from sure import as_a, put, sure
 
 import persist
 from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, aio
 from persist.client.shard.numbers import CallNumbers
+from persist.core import ids
 from persist.core.ids import SessionId
 from persist.core.shard.commands import CloseCall, Closed, CompareAndAppend
 from persist.core.shard.transitions.calls import WINDOW
 from persist.errors import Determinate, Indeterminate, OutcomeForgotten, ShardClosed, StoreFull
+from persist.machine.local_shards import LocalShards
 from persist.retry.deadline import Deadline
 from persist.runtime import SystemRuntime
 from persist.settings import Settings
@@ -39,7 +42,7 @@ class Clock(SystemRuntime):
 class Place:
     """An embedded client over memory, whose clock and whose commands are in the test's hand."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.clock = Clock()
         self.sent: list[CompareAndAppend] = []
         self.settings = Settings(compaction=False, writer_lease_ms=LEASE_MS, **settings)
@@ -52,7 +55,7 @@ class Place:
         self.other = await aio.embedded(blob=f"mem:{name}", consensus=f"mem:{name}", settings=self.settings)
         self.shards = self.client.location.shards
         self.right = self.shards.apply
-        self.shards.apply = self.noted
+        put(self.shards, "apply", self.noted)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -64,13 +67,14 @@ class Place:
             self.sent.append(command)
         return await self.right(shard, command, timeout=timeout)
 
-    async def forget(self, shard: ShardId, *, ahead_seconds: float = 10 * LEASE_MS / 1000) -> None:
+    async def forget(self, shard: ids.ShardId, *, ahead_seconds: float = 10 * LEASE_MS / 1000) -> None:
         """Let a process whose clock is far ahead commit, at a seqno at which it looks for what may be forgotten."""
         writer = await self.other.open_writer(shard)
-        self.other.location.shards._runtime = ahead = Clock()
-        known = self.other.location.shards._shards.peek(shard).applier
+        as_a(LocalShards, self.other.location.shards)._runtime = ahead = Clock()
+        known = sure(as_a(LocalShards, self.other.location.shards)._shards.peek(shard)).applier
         known._runtime = ahead
-        few, known._context = known._context, lambda: dataclasses.replace(few(), sessions_kept=0)
+        few = known._context
+        put(known, "_context", lambda: dataclasses.replace(few(), sessions_kept=0))
         ahead.leapt = ahead_seconds
         while True:
             seqno = (await writer.append_at_upper([])).seqno
@@ -191,9 +195,9 @@ async def test_call_that_was_given_up_as_indeterminate_is_closed_by_the_next_one
             await asyncio.sleep(timeout)
             raise Indeterminate("no answer")
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         await doubt(lambda: writer.append_at_upper([(({"id": 1}, {"name": "a"}), 0, 1)], timeout=0.2))
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         await writer.append_at_upper([(({"id": 2}, {"name": "b"}), 0, 1)])
         with pytest.raises(InvalidArgument):
             await place.right(shard, place.sent[0], timeout=5)
@@ -219,11 +223,11 @@ async def test_call_in_doubt_is_resolved(arrives, later):
             await asyncio.sleep(timeout)
             raise Indeterminate("no answer")
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         rows = [(({"id": 1}, {"name": "a"}), 0, 1)]
         told = await doubt(lambda: writer.append_at_upper(rows, timeout=0.2))
         assert "resolve" in told.hint
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         late = place.sent[-1]
         if arrives == "forgotten":
             await place.forget(shard)
@@ -256,12 +260,12 @@ async def test_cancelled_call_is_in_doubt_and_expiring_the_writer_resolves_it():
             sent.set()
             await asyncio.Event().wait()
 
-        place.shards.apply = stuck
+        put(place.shards, "apply", stuck)
         call = asyncio.ensure_future(writer.compare_and_append(table([(1, "a", 0, 1)]), 0, 5))
         await sent.wait()
         call.cancel()
         await asyncio.wait([call])
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         await writer.expire()
         assert isinstance(await place.right(shard, place.sent[0], timeout=5), Closed)
         [resolved] = await writer.resolve()
@@ -284,15 +288,15 @@ async def test_nothing_is_appended_on_top_of_a_doubt_that_cannot_be_resolved():
             return await place.noted(shard, command, timeout=timeout)
 
         rows = [(({"id": 1}, {"name": "a"}), 0, 1)]
-        place.shards.apply = down
+        put(place.shards, "apply", down)
         await doubt(lambda: writer.append_at_upper(rows, timeout=0.2))
-        place.shards.apply = without_fences
+        put(place.shards, "apply", without_fences)
         with pytest.raises(Determinate, match="in doubt"):
             await writer.append_at_upper(rows, timeout=5)
         assert not place.sent
         with pytest.raises(Indeterminate, match="still in doubt"):
             await writer.resolve(timeout=5)
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         assert len(await writer.resolve()) == 1
 
 
@@ -315,8 +319,8 @@ async def test_doubts_do_not_stop_a_full_window():
                     waiting.set()
             return await place.right(shard, command, timeout=timeout)
 
-        place.shards.apply = lost
-        place.client.location.attempts.repeat = once(place.client.location.attempts.repeat)
+        put(place.shards, "apply", lost)
+        put(place.client.location.attempts, "repeat", once(place.client.location.attempts.repeat))
         calls = [asyncio.ensure_future(writer.append_at_upper([])) for _ in range(WINDOW + 5)]
         done = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(each) for each in done].count(Indeterminate) == 1
@@ -362,7 +366,7 @@ async def test_refusal_is_not_told_when_its_fence_finds_the_session_forgotten(ag
                 await place.forget(shard)
             return await place.noted(shard, command, timeout=timeout)
 
-        place.shards.apply = meddled
+        put(place.shards, "apply", meddled)
         rows = table([(1, "a", 10, 1)])
         with pytest.raises(OutcomeForgotten, match="may have forgotten"):
             await writer.compare_and_append(rows, 10, 15)
@@ -376,8 +380,8 @@ async def test_token_with_another_body_is_refused_and_the_same_rows_in_another_f
         other = await place.other.open_writer(shard, schema=SCHEMA)
         await writer.compare_and_append(table([(1, "a", 0, 1), (2, "b", 1, 1)]), 0, 5, token=token)
         again = [(({"id": 2}, {"name": "b"}), 1, 1), (({"id": 1}, {"name": "a"}), 0, 1)]
-        assert (await other.compare_and_append(again, 0, 5, token=token)).already_committed
-        assert (await other.compare_and_append([], 0, 5, token=token)).already_committed, "only asked"
+        assert (as_a(Appended, await other.compare_and_append(again, 0, 5, token=token))).already_committed
+        assert (as_a(Appended, await other.compare_and_append([], 0, 5, token=token))).already_committed, "only asked"
         for rows in ([(1, "a", 0, 1), (2, "c", 1, 1)], [(1, "a", 0, 1)]):
             with pytest.raises(InvalidArgument, match="something else"):
                 await other.compare_and_append(table(rows), 0, 5, token=token)
@@ -422,7 +426,7 @@ async def test_call_that_arrives_late_does_not_append_again_what_an_overlapping_
                 await arrives.wait()
             return await place.right(shard, command, timeout=timeout)
 
-        place.shards.apply = held
+        put(place.shards, "apply", held)
         first = asyncio.ensure_future(writer.append_at_upper(rows, token=token))
         await sent.wait()
         await writer.append_at_upper(rows, token=token)
@@ -446,10 +450,10 @@ async def test_refusal_that_could_not_be_made_final_is_indeterminate():
                 raise StoreFull("no room")
             return await place.noted(shard, command, timeout=timeout)
 
-        place.shards.apply = full
+        put(place.shards, "apply", full)
         with pytest.raises(Indeterminate):
             await writer.compare_and_append(table([(1, "a", 10, 1)]), 10, 15)
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         await (await place.other.open_writer(shard)).append([], 10)
         assert isinstance(await place.right(shard, place.sent[0], timeout=5), Appended)
 
@@ -478,12 +482,12 @@ async def test_append_of_which_a_finalized_shard_knows_nothing_any_more_is_not_d
                 raise Indeterminate("no answer")
             return await place.noted(shard, command, timeout=timeout)
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         with pytest.raises(Indeterminate):
             await writer.append(table([(2, "b", 6, 1)]), 10, timeout=0.1)
         await place.forget(shard)
         await place.other.finalize(shard, force=True)
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         for _ in range(2):
             with pytest.raises(ShardClosed):
                 await writer.append(table([(2, "b", 6, 1)]), 10)
@@ -495,13 +499,13 @@ async def test_append_whose_session_a_closed_shard_forgot_is_in_doubt_and_not_do
         writer = await place.client.open_writer(shard, schema=SCHEMA)
 
         async def lost(shard: ShardId, command: Any, *, timeout: float) -> Any:
-            place.shards.apply = place.noted
+            put(place.shards, "apply", place.noted)
             await place.noted(shard, command, timeout=timeout)
             await place.forget(shard)
             await (await place.other.open_writer(shard)).append([], [])
             raise Indeterminate("no answer")
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         # The next attempt is answered CannotTell, with an upper that has passed everything.
         with pytest.raises(OutcomeForgotten):
             await writer.append(table([(2, "b", 6, 1)]), 10)
@@ -514,7 +518,7 @@ async def test_append_that_is_answered_a_closed_upper_is_not_done():
         async def closed(shard: ShardId, command: Any, *, timeout: float) -> Any:
             return UpperMismatch(upper=Antichain(), seqno=1)
 
-        place.shards.apply = closed
+        put(place.shards, "apply", closed)
         with pytest.raises(ShardClosed):
             await writer.append(table([(1, "a", 0, 1)]), 5)
 
@@ -530,9 +534,9 @@ async def test_append_that_closed_the_shard_may_be_repeated_after_its_answer_was
             await place.noted(shard, command, timeout=timeout)
             raise Indeterminate("no answer")
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         await doubt(lambda: writer.append(table([(1, "a", 0, 1)]), [], timeout=0.2))
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         if resolved:
             assert (await writer.resolve())[-1].appended is not None
         again = await writer.append(table([(1, "a", 0, 1)]), [])
@@ -550,10 +554,10 @@ async def test_hold_that_was_asked_for_twice_does_not_come_back_after_it_was_rem
             late.append(command)
             raise Indeterminate("no answer")
 
-        place.shards.apply = lost
+        put(place.shards, "apply", lost)
         with pytest.raises(Indeterminate):
             await place.client.open_since("hold", shard, timeout=0.05)
-        place.shards.apply = place.noted
+        put(place.shards, "apply", place.noted)
         hold = await place.client.open_since("hold", shard)
         assert await hold.expire()
         with pytest.raises(InvalidArgument):

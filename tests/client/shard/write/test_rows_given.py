@@ -1,10 +1,11 @@
 """What an append takes as rows: Arrow, dicts of columns and tuples; a missing diff, and a ts where it is clear."""
 
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
+from sure import as_a
 
 import persist
 from persist import Antichain, Appended, ShardId, errors
@@ -76,12 +77,12 @@ async def test_rows_that_are_not_clear_are_refused_and_change_nothing(place: Pla
     async with client_of(place) as client:
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         before = await client.inspect(writer.shard)
-        for new_upper in (9, []):
+        for new_upper in cast(tuple[Any, ...], (9, [])):
             if new_upper == [] and error is errors.InvalidBounds:
                 continue
             with pytest.raises(error) as refused:
                 await writer.append(rows, new_upper)
-            assert refused.value.hint
+            assert as_a(persist.PersistError, refused.value).hint
         assert writer.upper == Antichain.of(0)
         assert await client.inspect(writer.shard) == before
 

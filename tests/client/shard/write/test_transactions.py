@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, Place, client_of, rows_of, table
+from sure import as_a
 
 import persist
-from persist import ShardId
+from persist import Appended, ShardId
 
 MINE, OTHERS = [(1, "b", 2, 1), (2, "d", 2, 1)], [(7, "x", 2, 1), (8, "y", 2, 1)]
 """As many rows, with the same diffs: what another job under the same name might bring."""
@@ -99,7 +100,7 @@ async def test_updates_of_a_version_are_the_same_however_they_are_cut_and_whatev
         await writer.compare_and_append(table(many), 0, 9, transaction=transaction)
         later = [(key, name, 20, diff) for key, name, _, diff in many]
         pieces = [table(later[at : at + 700]) for at in range(0, len(later), 700)]
-        assert (await writer.compare_and_append(pieces, 9, 30, transaction=transaction)).already_committed
+        assert as_a(Appended, await writer.compare_and_append(pieces, 9, 30, transaction=transaction)).already_committed
         later[-1] = (4_999, "other", 20, 1)
         with pytest.raises(persist.InvalidArgument):
             await writer.compare_and_append(table(later), 9, 30, transaction=transaction)

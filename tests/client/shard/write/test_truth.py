@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, SMALL, client_of, file_place, memory_place, rows_of, table
+from sure import put
 
 import persist
 from persist import Appended, ShardId, aio
@@ -45,7 +46,7 @@ async def prepared() -> AsyncIterator[tuple[aio.Client, aio.WriteHandle, Way]]:
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         await writer.compare_and_append([], 0, 10)
         way = Way(client.location.shards.apply)
-        client.location.shards.apply = way.apply  # type: ignore[method-assign]
+        put(client.location.shards, "apply", way.apply)
         yield client, writer, way
 
 

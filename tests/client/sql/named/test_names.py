@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from client.sql.support import last, rows, sessions
 from client.support import SMALL, client_of, file_place, memory_place
+from sure import sure
 
 from persist.client.sql.errors import SqlConflict
 from persist.client.sql.session import SqlSession
@@ -116,7 +117,7 @@ async def test_rows_for_a_table_that_was_dropped_are_refused_and_not_lost():
 
 async def holders(session: SqlSession, name: str) -> list[str]:
     """What the leases on the shard of a collection are for, but that of the leader."""
-    shard = (await session.environment.resolve(name)).data
+    shard = sure((await session.environment.resolve(name)).data)
     state = await session.environment.access.client.inspect(shard)
     return [each["purpose"] for each in state["leased_readers"].values()]
 
@@ -147,7 +148,7 @@ async def test_session_behind_which_another_one_acknowledged_is_told_so_and_goes
         await one.execute("insert into m values (2)")
         found = await last(one, "fetch all from c")
         await one.execute(f"acknowledge c up to {found.ts}; insert into m values (3)")
-        shard = (await one.environment.resolve("m")).data
+        shard = sure((await one.environment.resolve("m")).data)
         async with asyncio.timeout(300):
             while (await one.environment.access.client.inspect(shard))["since"] < [found.ts - 1]:
                 await asyncio.sleep(0.05)

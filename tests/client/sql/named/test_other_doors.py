@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from client.sql.support import last, rows
 from client.support import client_of, file_place, memory_place
+from sure import sure
 
 import persist
 from persist import aio
@@ -36,7 +38,7 @@ async def test_what_was_appended_to_the_shard_of_a_table_is_in_the_next_answer()
                 # As Spark does: at the clock's time, or at the upper.
                 upper = writer.upper.time or 0
                 at = max(upper, client.location.runtime.now_ms())
-                updates = [(({"id": number, "s": "b"}, {}), at, 1)]
+                updates: list[Any] = [(({"id": number, "s": "b"}, {}), at, 1)]
                 outcome = await writer.compare_and_append(updates, expected_upper=upper, new_upper=at + 1)
             assert await rows(session, "select max(id) from d") == [(number,)]
 
@@ -45,8 +47,10 @@ async def test_a_table_whose_shard_has_got_more_columns_is_still_inserted_into()
     async with client_of(memory_place()) as client, session_of(client) as session:
         await session.execute(TABLE)
         item = await session.environment.resolve("d")
-        wider = persist.Schema(key=item.schema.key, val=pa.schema([*item.schema.val, pa.field("extra", pa.int64())]))
-        await client.evolve_schema(item.data, wider)
+        wider = persist.Schema(
+            key=sure(item.schema).key, val=pa.schema([*sure(item.schema).val, pa.field("extra", pa.int64())])
+        )
+        await client.evolve_schema(sure(item.data), wider)
         assert (await last(session, "insert into d values (1, 'a')")).tag == "INSERT 1"
         assert await rows(session, "select * from d") == [(1, "a")]
 
@@ -79,7 +83,7 @@ async def test_what_is_written_otherwise_is_refused_by_its_id_as_by_its_name():
         )
         items = {name: await session.environment.resolve(name) for name in ("d", "t", "keyed", "k")}
         for name, why in (("t", "through a log"), ("keyed", "a primary key"), ("k", "nothing else writes its rows")):
-            shard = items[name].data
+            shard = sure(items[name].data)
             for how in ({"create": True}, {"writes": True}):
                 with pytest.raises(InvalidArgument, match=why) as refused:
                     await client.named(str(shard), **how)
@@ -87,10 +91,10 @@ async def test_what_is_written_otherwise_is_refused_by_its_id_as_by_its_name():
             assert await client.named(shard) == shard
         for name in ("t", "k"):
             with pytest.raises(InvalidArgument):
-                await client.table(items[name].data)
-        await (await client.table(items["t"].data, mode="wal")).insert([{"id": 2}])
+                await client.table(sure(items[name].data))
+        await (await client.table(sure(items["t"].data), mode="wal")).insert([{"id": 2}])
         assert await rows(session, "select * from t order by id") == [(1,), (2,)]
-        assert await client.named(items["d"].data, create=True) == items["d"].data
+        assert await client.named(sure(items["d"].data), create=True) == items["d"].data
         other = persist.ShardId.new()
         assert await client.named(other, create=True) == other
 
@@ -105,7 +109,7 @@ async def test_the_shard_of_an_item_is_not_finalized_by_a_client(tmp_path):
             for each in (client, other):
                 for name in ("t", "public.feed", (await session.environment.resolve("t")).data):
                     with pytest.raises(InvalidArgument, match="an item of the environment has this shard") as refused:
-                        await each.finalize(name, force=True)
+                        await each.finalize(sure(name), force=True)
                     assert "persist catalog leave" in refused.value.hint
             assert await rows(session, "select * from t union all select * from feed") == [(1,), (1,)]
             await session.environment.leave("feed")

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+from typing import Any
 
 import psycopg
 import pytest
@@ -207,6 +208,7 @@ async def test_an_answer_is_that_of_postgresql_or_none(group, fresh_postgres_uri
         async with sessions() as (session,):
             await session.execute(ROWS)
             for text in texts:
+                wanted: Any
                 try:
                     wanted = shown(peer.execute(text.encode()).fetchall(), text)
                 except psycopg.Error as error:

@@ -1,14 +1,17 @@
 """Names in queries: what they mean, what is read of them, and what no query may say."""
 
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
+from client.sql.reading.stating import stated
 from client.sql.support import rows, sessions
+from sure import sure
 
 from persist import Schema
 from persist.client.sql.bind.binding import BoundQuery, bind
 from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.errors import SqlError, SqlFailed, SqlNotSupported
-from persist.client.sql.parse.text import one
 from persist.client.sql.querying import streamed
 from persist.client.sql.run.engine import named
 from persist.client.sql.run.relations import Rows
@@ -55,7 +58,7 @@ async def test_quoted_names_are_exact(text, wanted):
             with pytest.raises(SqlError, match=r"no column|no table|no such column"):
                 await session.execute(text)
         else:
-            assert (await session.execute(text))[-1].table.column_names[0] == wanted
+            assert sure((await session.execute(text))[-1].table).column_names[0] == wanted
 
 
 async def test_a_view_that_was_made_of_a_name_in_another_case_is_still_read():
@@ -63,13 +66,13 @@ async def test_a_view_that_was_made_of_a_name_in_another_case_is_still_read():
         await session.execute(TABLES)
         view = await session.environment.strict_view()
         query = 'SELECT persist.public.t."Name" AS a FROM persist.public.t'
-        kept = bind(one(query).statement.query, view, session.variables.session, is_kept=True)
+        kept = bind(stated(query).query, view, session.variables.session, is_kept=True)
         assert [each.name.item for each in kept.reads] == ["t"]
 
 
 async def bound(session, text: str) -> BoundQuery:
     view = await session.environment.strict_view()
-    return pushed(bind(one(text).statement.query, view, session.variables.session))
+    return pushed(bind(stated(text).query, view, session.variables.session))
 
 
 def read(found: BoundQuery) -> set[tuple]:
@@ -145,12 +148,12 @@ async def test_what_is_pushed_down_changes_no_answer():
             "insert into u select g, null, null, g % 5 from generate_series(1, 7) as s(g)"
         )
         for query in queries:
-            plain = bind(one(query).statement.query, await session.environment.strict_view(), session.variables.session)
+            plain = bind(stated(query).query, await session.environment.strict_view(), session.variables.session)
             async with session._queries.reading(
-                plain, session.environment.view, session._queries.asked(one(query).statement)
+                plain, session.environment.view, session._queries.asked(stated(query))
             ) as (found, ts):
                 relations = await session._queries.relations(plain, found, session.environment.view, streamed, Rows)
-                wanted = (await session._queries.engine.table(plain.sql(ts, named), relations)).to_pylist()
+                wanted = (await session._queries.engine.table(plain.sql(ts, named), cast(Any, relations))).to_pylist()
             assert [tuple(row.values()) for row in wanted] == await rows(session, query)
             assert wanted, query
 
@@ -232,7 +235,7 @@ def test_a_view_that_nobody_could_read_is_not_made(query: str, deepest: int):
     views, session = Made(query), Session()
 
     def bound(text: str, *, is_view: bool = False) -> BoundQuery:
-        return bind(one(text).statement.query, views, session, definite=True, is_view=is_view)
+        return bind(stated(text).query, views, session, definite=True, is_view=is_view)
 
     # The last view that is made, and a query over it.
     assert bound(views.over(deepest - 1), is_view=True).reads[0].name.item == f"v{deepest - 1}"

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from client.sql.support import rows, sessions
 from client.support import client_of, file_place
+from sure import sure
 
 import persist
 from persist.client.sql.session import SqlSession
@@ -28,9 +29,9 @@ async def test_a_query_that_waits_in_vain_names_the_view_that_lags_and_where_its
             with pytest.raises(NotYetAvailable, match=r"^persist\.public\.v not complete at this time yet") as late:
                 await session.execute(query)
         item = await session.environment.resolve("v")
-        upper = (await session.environment.access.client.recent_upper(item.data)).time
+        upper = (await session.environment.access.client.recent_upper(sure(item.data))).time
         assert late.value.details["objects"] == f"persist.public.v (upper [{upper}])"
-        assert int(late.value.details["as_of"]) >= upper
+        assert int(late.value.details["as_of"]) >= sure(upper)
         # Where the error says that it is.
         assert late.value.hint.startswith("SHOW MATERIALIZED VIEWS")
         said = [each.getMessage() for each in caplog.records]
@@ -69,10 +70,10 @@ async def test_why_a_view_does_not_go_on_is_seen_by_all_who_may_read_it(tmp_path
         ((state, reason, since),) = found
         assert (state, since > 0) == ("stalled", True)
         assert "no whole number got=x" in reason
-        shown = (await elsewhere.execute("show materialized views"))[0].table.to_pylist()
+        shown = sure((await elsewhere.execute("show materialized views"))[0].table).to_pylist()
         assert [(each["name"], each["state"], each["reason"]) for each in shown] == [("v", "stalled", reason)]
         item = await session.environment.resolve("v")
-        upper = (await other.recent_upper(item.data)).time
+        upper = (await other.recent_upper(sure(item.data))).time
         assert f"persist.public.v does not go on at [{upper}]" in caplog.text
         # Reasons may have values in them.
         await elsewhere.execute("set role stranger")

@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from client.collections.support import SCHEMA, shard_of, updates
@@ -195,7 +196,7 @@ async def test_what_is_of_now_is_hardly_waited_for() -> None:
             while True:
                 now = client.location.runtime.now_ms()
                 if now > upper:
-                    rows = [] if upper else updates((1, "fed", now - 1, 1))
+                    rows: Any = [] if upper else updates((1, "fed", now - 1, 1))
                     await writer.compare_and_append(rows, upper, now)
                     upper = now
                 await asyncio.sleep(0.1)

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from client.sql.support import last, rows, sessions
+from sure import sure
 
 ORDERS = 400
 
@@ -109,11 +110,11 @@ async def test_answers_are_those_of_duckdb_over_the_same_rows_now_and_then(data)
         ts = 0
         for name, each in data.items():
             columns = list(zip(*each, strict=True))
-            schema = (await session.environment.resolve(name)).schema
+            schema = sure((await session.environment.resolve(name)).schema)
             fields = [*schema.key, *schema.val]
             arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
             table = pa.table(arrays, names=[field.name for field in fields])
-            ts = (await session.insert(name, table)).ts
+            ts = sure((await session.insert(name, table)).ts)
             reference.register("given", table)
             reference.execute(f"insert into {name} select * from given")
         before = {name: reference.execute(text).fetchall() for name, text in QUERIES.items()}

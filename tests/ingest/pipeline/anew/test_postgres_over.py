@@ -14,9 +14,9 @@ from persist_ingest import Location, Pipeline, PipelineOptions, Records, alter, 
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt, watching
-from persist_ingest.sources import taking_over as over
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.postgres import reader as reading
+from persist_ingest.sources.tables import taking_over as over
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 BAD, GOOD = "public.bad", "public.good"
@@ -170,7 +170,7 @@ def test_what_another_snapshot_does_not_mend_waits_for_a_person(here: Location, 
 
 
 def test_the_option_is_one_of_two(here: Location, shop: Any) -> None:
-    with pytest.raises(InvalidArgument, match="stall or resnapshot"):
+    with pytest.raises(InvalidArgument, match="stall, resnapshot"):
         begun(here, shop, onAltered="sometimes")
 
 
@@ -208,7 +208,7 @@ def test_what_is_done_about_altered_tables_may_be_decided_later_by_a_running_pip
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"onAltered": "ignore"}, "stall or resnapshot"),
+        ({"onAltered": "ignore"}, "stall, resnapshot"),
         ({"dsn": "host=elsewhere"}, "created with"),
         ({"onAlterd": "stall"}, "did you mean onAltered"),
         ({}, "no option"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -283,13 +284,13 @@ def test_a_source_none_of_whose_tables_runs_waits(here: Location, shop: Any) -> 
         now = system().now_ms()
         for export in (BAD, GOOD):
             trouble = Trouble(state=SNAPSHOTTING, since_ms=now, attempt="other", beat_ms=now)
-            amend(records, records.source("shop"), lambda found, e=export, t=trouble: with_trouble(found, e, t))
+            amend(records, records.source("shop"), partial(with_trouble, export=export, trouble=trouble))
         pipeline.step()
         with pytest.raises(HeldUp):
             pipeline.step()
         assert set(status(here, "shop").exports) == {BAD, GOOD}
         for export in (BAD, GOOD):
-            amend(records, records.source("shop"), lambda found, e=export: with_trouble(found, e, None))
+            amend(records, records.source("shop"), partial(with_trouble, export=export, trouble=None))
         shop.run("INSERT INTO good (id) VALUES (100)")
         pipeline.step()
         assert follows(here, shop, GOOD)

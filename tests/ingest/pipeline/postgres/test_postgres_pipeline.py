@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from ingest.pipeline.conftest import contents
+from sure import put, sure
 
 from persist import PersistError, ShardId
 from persist.sources import Lsn, UpstreamLost
@@ -86,7 +87,7 @@ def test_what_is_durable_is_let_go_upstream_and_nothing_more(here: Location, sho
             pipeline.step()
             told = client(here).minter().resumption(pipeline.source.remap_source, pipeline.source.shards)
             [(confirmed, kept)] = shop.select(slot)
-            assert lsn(confirmed) <= told.source.offsets.bound(0), "released before it was durable"
+            assert lsn(confirmed) <= sure(sure(told.source.offsets).bound(0)), "released before it was durable"
             retained.append(kept)
             pipeline._reader._advanced_at = pipeline._reader._logged_at = None  # type: ignore[union-attr]
         assert lsn(confirmed) > lsn(first)
@@ -153,7 +154,7 @@ def test_progress_is_a_collection_like_any_other(here: Location, shop: Any) -> N
         the_client = client(here)
         shard = ShardId.named("table", "shop_progress")
         with the_client.open_reader(shard) as reader:
-            [row] = reader.snapshot(the_client.recent_upper(shard).time - 1).to_pylist()
+            [row] = reader.snapshot(sure(the_client.recent_upper(shard).time) - 1).to_pylist()
         assert row["offset"] == step.frontier.bound(0)
         assert row["kind"] == "lsn"
 
@@ -170,7 +171,7 @@ def test_a_read_that_crashed_between_two_appends_is_finished_by_another(here: Lo
                 raise KeyboardInterrupt
             return append(name, batches, upper)
 
-        first._append = half  # type: ignore[method-assign]
+        put(first, "_append", half)
         with pytest.raises(KeyboardInterrupt):
             first.step()
     with Pipeline(here, "shop", options=OPTIONS) as second:

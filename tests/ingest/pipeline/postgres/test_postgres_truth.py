@@ -11,9 +11,9 @@ from ingest.pipeline.conftest import contents
 from persist import PersistError
 from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.pipeline import pipeline as ingesting
-from persist_ingest.sources import gathering
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import rows, session, snapshot
+from persist_ingest.sources.tables import gathering
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.items"

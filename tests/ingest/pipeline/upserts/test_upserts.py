@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sure import sure
 
 import persist
 from persist import Determinate
@@ -29,7 +30,8 @@ from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let
 from persist_ingest.pipeline.state import Contents
 
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
-FIELDS = pa.schema([("k", pa.string()), ("v", pa.int64())])
+TYPES: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
+FIELDS = pa.schema(TYPES)
 OFFSETS = itertools.count()
 """Ascending, as those of a log."""
 Upsert = tuple[str, int, int, bool]
@@ -364,7 +366,7 @@ def test_runs_take_no_descriptors_and_few_rows_are_written_again(
     monkeypatch.setattr(Contents, "batches", cut)
     monkeypatch.setattr(kept, "LOAD_BYTES", 1)
     written: list[int] = []
-    merged = kept.merged
+    merged = runs.merged
 
     def merging(these: Any, *args: Any, **options: Any) -> Any:
         written.append(sum(run.file.rows for run in these))
@@ -392,7 +394,7 @@ def test_what_a_range_of_a_step_holds_in_memory_is_bounded(monkeypatch: pytest.M
     for table, _ in gathered.ranges():
         most = max(most, table.nbytes)
         for key, value in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True):
-            last[key] = max(value, last.get(key, -1))
+            last[sure(key)] = max(sure(value), last.get(sure(key), -1))
     gathered.close()
     assert last == {f"k{number % keys}": number for number in range(60_000 - keys, 60_000)}
     assert 0 < most <= 100_000

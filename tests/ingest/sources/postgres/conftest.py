@@ -17,6 +17,7 @@ import pytest
 from dealing import Case, call_of, case_of
 from ingest.databases import create_database, drop_database
 from simulation.budget import FULL
+from sure import sure
 
 from persist.sources import SourceFrontier, SourceKind
 from persist.testing import servers
@@ -101,7 +102,7 @@ class Upstream:
             assert len(event.offsets) == len(event.diffs) == event.rows.num_rows
             rows = self.rows.setdefault(event.export, Counter())
             for row, diff in zip(tuples(event.rows), event.diffs.to_pylist(), strict=True):
-                rows[row] += diff
+                rows[row] += sure(diff)
 
     def holds(self, export: str, sql: str) -> bool:
         """What came is what a query says, row for row."""

@@ -14,6 +14,7 @@ from persist.testing import servers
 from persist_ingest.sources.port import Changes, HeldUp, SchemaGrew, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import POSTGRES, checks
 from persist_ingest.sources.postgres import reader as reading
+from persist_ingest.sources.postgres.checks import check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
@@ -91,7 +92,7 @@ def test_a_slot_that_another_ingester_moved_further_meanwhile_is_where_it_should
     upstream.run("INSERT INTO items VALUES (2, 'b')")
     reader.probe()
     upstream.follow(reader)
-    looked = reading.check_upstream
+    looked = check_upstream
 
     def then_moved(session: Any, definition: PostgresDefinition) -> Any:
         found = looked(session, definition)

@@ -1,5 +1,7 @@
 """Random source times, frontiers and remap traces, and a model of reclocking that looks at every message."""
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from simulation.budget import examples
@@ -16,14 +18,14 @@ KINDS = st.sampled_from(SourceKind)
 RULES = MintRules(interval_ms=10)
 SMALL = 12
 """Offsets of messages in a generated world, so that all of them can be looked at."""
-KEYS = {
+KEYS: dict[SourceKind, list[Any]] = {
     SourceKind.LSN: [0],
     SourceKind.PARTITIONS: [0, 1, 2, 5, 2**63 - 2],
     SourceKind.FILES: ["", "\0", "a", "a\0", "b/ü"],
 }
 
 
-def time_at(kind: SourceKind, key: object, offset: int) -> SourceTime:
+def time_at(kind: SourceKind, key: Any, offset: int) -> SourceTime:
     return Lsn(offset) if kind is SourceKind.LSN else Point(key, offset)
 
 

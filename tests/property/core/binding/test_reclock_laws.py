@@ -1,6 +1,7 @@
 """Reclocking: one time for each message, for ever, for every caller and in every way; and back."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property.core.binding.sources import KEYS, KINDS, LAW, SMALL, frontiers, logs, messages, since_in, ts_by_definition
+from sure import sure
 
 from persist.core.binding.binding_log import BindingLog
 from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
@@ -90,7 +92,7 @@ def test_compacting_rows_first_or_reading_first_is_the_same(log, data):
 def test_rows_sum_to_each_element_once_at_every_ts(log):
     rows = list(log.trace.updates())
     for binding in log.trace.bindings:
-        sums = {}
+        sums: dict[Any, Any] = {}
         for row in rows:
             if row.ts <= binding.ts:
                 sums[row.time] = sums.get(row.time, 0) + row.diff
@@ -123,7 +125,7 @@ def test_reclocking_a_frontier_is_the_least_time_beyond_it(log, data):
     assert all(result.less_equal(ts) for ts in bound)
     # Beyond the generated messages lie those of finished partitions: there the result may be lower.
     if not any(each.frontier.is_closed or max(each.frontier.bounds, default=0) > SMALL for each in trace.bindings):
-        assert result == min(bound, key=lambda ts: ts.time, default=trace.upper)
+        assert result == min(bound, key=lambda ts: sure(ts.time), default=trace.upper)
     back = source_upper_at_frontier(trace, result)
     assert back.releases_within(frontier) or result == CLOSED
 
@@ -156,7 +158,8 @@ def test_whole_columns_refuse_what_single_messages_are_refused(log, data):
     log = BindingLog(trace=log.trace.compacted(data.draw(since_in(log.trace))), incarnation="one")
     reclocker = Reclocker.of(log.trace)
     for time in messages(kind):
-        error = {"forgotten": NotReadable, "unbound": NotYetAvailable}.get(asked(log, time))
+        refusals: dict[Any, type[Exception]] = {"forgotten": NotReadable, "unbound": NotYetAvailable}
+        error = refusals.get(asked(log, time))
         if error is not None:
             key, offset = place(kind, time)
             codes = None if kind is SourceKind.LSN else np.array([KEYS[kind].index(key)])

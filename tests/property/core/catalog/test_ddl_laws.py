@@ -81,7 +81,7 @@ def statements_over(world: World) -> st.SearchStrategy[Statement]:
     collections = there(T.TABLE, T.SUBSOURCE, T.SOURCE, T.MATERIALIZED_VIEW, T.INDEX)
     reads = st.lists(relations, min_size=1, max_size=3).map(tuple)
     held = st.lists(collections, min_size=1, max_size=3).map(tuple)
-    of_kind = st.sampled_from(
+    of_kind: st.SearchStrategy[Any] = st.sampled_from(
         [T.TABLE, T.SOURCE, T.VIEW, T.MATERIALIZED_VIEW, T.INDEX, T.HOLD, T.CURSOR, T.SUBSOURCE]
     ).flatmap(lambda kind: st.tuples(st.just(kind), there(kind).map(name)))
     lag = st.sampled_from([None, None, None, 7])
@@ -98,17 +98,17 @@ def statements_over(world: World) -> st.SearchStrategy[Statement]:
         st.builds(lambda of, on, at: CreateCursor(name(of), "", tuple(map(name, on)), ROWS, at), NEW, reads, TIMES),
         st.builds(lambda of, to: AdvanceHold(name(of), to), there(T.HOLD), TIMES),
         st.builds(lambda of, to: Acknowledge(name(of), to), there(T.CURSOR), st.integers(0, 24)),
-        st.builds(lambda on, to, swap: Rename(*on, to, swap), of_kind, short, st.booleans()),
+        st.builds(lambda on, to, swap: Rename(on[0], on[1], to, swap), of_kind, short, st.booleans()),
         st.builds(lambda on, cascade: Drop(on[0], (on[1],), cascade), of_kind, st.booleans()),
         st.builds(lambda cascade: Drop(T.SCHEMA, (name("other"),), cascade), st.booleans()),
         st.just(CreateSchema("other")),
         st.builds(lambda of, shard: Adopt(name(of), ShardId.named(shard), ROWS), NEW, st.sampled_from("xy")),
         st.builds(lambda of, cascade: Leave(name(of), cascade), there(T.TABLE), st.booleans()),
-        st.builds(lambda on: SetRetain(*on, Retain(5)), of_kind),
+        st.builds(lambda on: SetRetain(on[0], on[1], Retain(5)), of_kind),
         st.builds(add, there(T.TABLE, T.VIEW, T.SUBSOURCE), short),
-        st.builds(lambda on, text: CommentOn(*on, text), of_kind, st.none() | st.just("?")),
-        st.builds(lambda on, which: Grant(which, *on, ("alice",)), of_kind, st.sampled_from("rw")),
-        st.builds(lambda on: SetOwner(*on, "alice"), of_kind),
+        st.builds(lambda on, text: CommentOn(on[0], on[1], text), of_kind, st.none() | st.just("?")),
+        st.builds(lambda on, which: Grant(which, on[0], on[1], ("alice",)), of_kind, st.sampled_from("rw")),
+        st.builds(lambda on: SetOwner(on[0], on[1], "alice"), of_kind),
     )
 
 
@@ -159,10 +159,11 @@ class Catalogs(RuleBasedStateMachine):
     def check_events(self, before: dict[str, dict[Any, Any]], since: int) -> None:
         told = self.world.events[since:]
         items, now = before[ITEM.tag], self.world.everything()[ITEM.tag]
-        for event, ids in (
+        changes: tuple[tuple[AuditEventType, set[Any]], ...] = (
             (AuditEventType.CREATE, now.keys() - items.keys()),
             (AuditEventType.DROP, items.keys() - now.keys()),
-        ):
+        )
+        for event, ids in changes:
             said = {each.details.id for each in told if each.event_type is event and each.object_type is not T.SCHEMA}
             assert {str(key.id) for key in ids} <= said
         changed = {str(key.id) for key in items.keys() & now.keys() if items[key] != now[key]}

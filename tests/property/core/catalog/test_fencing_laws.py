@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.budget import examples
+from sure import sure
 
 from persist.core.catalog.errors import Fenced, FencedByGeneration
 from persist.core.catalog.kinds import FENCE_TOKEN, SETTING
@@ -56,7 +57,7 @@ class Process:
         if self.claim.token is None:
             seen = self.state.get(FENCE_TOKEN, KEY)
             try:
-                step = open_step(seen, self.claim.generation)
+                step = open_step(seen, sure(self.claim.generation))
             except FencedByGeneration as refusal:
                 self.fenced = refusal
                 return None

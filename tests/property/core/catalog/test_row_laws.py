@@ -1,5 +1,7 @@
 """Rows and objects of the catalog: one object has one row, whatever it holds."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from persist.wire.catalog.rows import CODEC, from_table, message_types, to_table
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_decode_undoes_encode(kind):
+def test_decode_undoes_encode(kind: Any):
     @LAW
     @given(KEYS[kind], VALUES[kind])
     def law(key, value):
@@ -94,13 +96,14 @@ def test_decode_of_another_form_of_a_value_is_refused(kind, value):
 
 
 def test_encode_of_what_is_out_of_range_is_refused():
-    for kind, key, value in [
+    wrong: list[tuple[Any, Any, Any]] = [
         (CONFIG, ConfigKey("k"), Config(-1)),
         (CONFIG, ConfigKey("k"), Config(2**64)),
         (CONFIG, ConfigKey("k"), Setting("k")),
         (CONFIG, ConfigKey("\ud800"), Config(1)),
         (ROLE, RoleKey(RoleRef(Space.INTROSPECTION, 1)), Role("r")),
         (CLUSTER, ClusterKey(Id(Space.PUBLIC, 0)), Cluster("c", PUBLIC)),
-    ]:
+    ]
+    for kind, key, value in wrong:
         with pytest.raises(InvalidArgument):
             CODEC.encode(kind.tag, key, value)

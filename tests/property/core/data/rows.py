@@ -38,6 +38,8 @@ _EXTRA_TYPES = [
     pa.dictionary(pa.int8(), pa.string()),
 ]
 
+Types = st.SearchStrategy[Any]
+
 FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, -math.nan, 5e-324, -5e-324]
 TEXTS = ["", "a", "a\0", "a\0ÿ", "ab", "\0", "\1", "aaaaaaaa", "aaaaaaaab", "é", "\U0001f600"]
 BYTES = [b"", b"\0", b"\0\xff", b"\xff", b"\xff\xff", b"a", b"a\0", b"a\0\xff", b"12345678", b"123456789"]
@@ -65,13 +67,13 @@ def any_types() -> st.SearchStrategy[pa.DataType]:
 
 
 def key_types() -> st.SearchStrategy[pa.DataType]:
-    flat = st.sampled_from(FLAT_TYPES)
+    flat: Types = st.sampled_from(FLAT_TYPES)
     return st.one_of(flat, structs(flat))
 
 
 def val_types() -> st.SearchStrategy[pa.DataType]:
-    flat = st.sampled_from(FLAT_TYPES)
-    nested = st.one_of(flat.map(pa.list_), flat.map(lambda item: pa.map_(pa.string(), item)), structs(flat))
+    flat: Types = st.sampled_from(FLAT_TYPES)
+    nested: Types = st.one_of(flat.map(pa.list_), flat.map(lambda item: pa.map_(pa.string(), item)), structs(flat))
     return st.one_of(flat, nested, structs(flat.map(pa.list_)))
 
 
@@ -80,7 +82,7 @@ def values(given: pa.DataType, *, null: bool = True) -> st.SearchStrategy[Any]:
     return st.one_of(st.none(), some) if null else some
 
 
-def _some(given: pa.DataType) -> st.SearchStrategy[Any]:
+def _some(given: Any) -> st.SearchStrategy[Any]:
     if T.is_dictionary(given):
         return _some(given.value_type)
     if T.is_boolean(given):
@@ -109,8 +111,9 @@ def _some(given: pa.DataType) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.sampled_from("abc"), items, max_size=2).map(lambda entries: list(entries.items()))
     if T.is_fixed_size_list(given):
         return st.lists(values(given.value_type), min_size=2, max_size=2)
+    kind: Any = given
     if T.is_nested(given):
-        return st.lists(values(given.value_type), max_size=2)
+        return st.lists(values(kind.value_type), max_size=2)
     text = T.is_string(given) or T.is_large_string(given) or given == pa.string_view()
     return st.sampled_from(TEXTS if text else BYTES)
 
@@ -166,11 +169,12 @@ def rows_of(table: pa.Table, schema: Schema) -> list[Row]:
     """((key bytes, val bytes, ts), diff) of each row."""
     if not len(table):
         return []
-    keys = encode_key([table.column(name) for name in schema.key.names]).to_pylist()
-    vals = [b""] * len(table)
+    keys: list[Any] = encode_key([table.column(name) for name in schema.key.names]).to_pylist()
+    vals: list[Any] = [b""] * len(table)
     if len(schema.val):
         vals = encode_key([table.column(name) for name in schema.val.names]).to_pylist()
-    times, diffs = table.column("ts").to_pylist(), table.column("diff").to_pylist()
+    times: list[Any] = table.column("ts").to_pylist()
+    diffs: list[Any] = table.column("diff").to_pylist()
     return [((k, v, t), d) for k, v, t, d in zip(keys, vals, times, diffs, strict=True)]
 
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,7 +82,7 @@ def test_merge_of_rows_without_some_val_columns_is_the_sum_of_the_projection(cas
     narrow = schema.project(schema.val.names[1:])
     names = narrow.updates.names
     cut = [
-        [PartSource(p.key_lower, lambda p=p: (batch.select(names) for batch in p.open())) for p in parts]
+        [PartSource(p.key_lower, partial(lambda p: (batch.select(names) for batch in p.open()), p)) for p in parts]
         for parts in runs
     ]
     merged = list(merge(cut, narrow, since=since, batch_rows=batch_rows, by_val=False))

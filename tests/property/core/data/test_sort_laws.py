@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +100,7 @@ def test_few_and_many_rows_of_any_key_come_in_one_order(data, types):
     assert few[1].tolist() == many[1].tolist()
 
 
-COLUMNS = {
+COLUMNS: dict[str, Any] = {
     "equally wide": pa.array([f"{row:05d}" for row in range(900)]),
     "one not as wide": pa.array(["x" * (5 + (row == 899)) for row in range(900)]),
     "as wide on average": pa.array(["x" * (4 + row % 3) for row in range(900)]),

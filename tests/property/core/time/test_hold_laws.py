@@ -1,10 +1,12 @@
 """Holds and choices over random worlds: nothing held is given up unasked, and every choice can be read."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from property.core.binding.sources import LAW
+from sure import sure
 
 from persist.core.catalog.values import ObjectType
 from persist.core.frontier import CLOSED, Antichain
@@ -111,7 +113,7 @@ def assert_lagged(before: NamedHold, after: NamedHold, uppers: dict, now_ms: int
     assert (after.at > before.at) == (after.auto_advanced_count == before.auto_advanced_count + 1)
     if after != before:
         assert before.is_active
-        assert frontier - before.at > before.max_lag
+        assert sure(frontier) - before.at > before.max_lag
         assert (after.at > before.at) == (before.on_lag == OnLag.ADVANCE) == after.is_active
     open_ones = [upper.time for id in before.objects if (upper := uppers[id]).time is not None]
     if after.at > before.at:
@@ -173,7 +175,7 @@ def worlds(draw: st.DrawFn) -> dict[str, TimedObject]:
                 + 4 * [ObjectType.VIEW]
             )
         )
-        timeline = draw(TIMELINES if only is None else st.just(only))
+        timeline: Any = draw(TIMELINES if only is None else st.just(only))
         world[id] = TimedObject(
             id=id,
             kind=kind,

@@ -1,9 +1,10 @@
 """Execute and Describe with nothing but generated stubs: statements, tokens, roles, pages, and what is refused."""
 
+from typing import Any
+
 import grpc
 import pytest
 from client.support import Place
-from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from services.catalog.cataloging import catalog_server, stub_of
@@ -11,8 +12,10 @@ from services.catalog.cataloging import catalog_server, stub_of
 from persist.v1 import catalog_ddl_pb2 as ddl
 from persist.v1 import catalog_objects_pb2 as objects
 from persist.v1 import catalog_pb2 as pb
+from persist.v1.catalog_objects_pb2 import CatalogObjectType
 
 TOKEN = "t00000000-0000-4000-8000-00000000000"
+FIRST, THIRD, UNKNOWN = map(ddl.CatalogEntryKind.ValueType, (1, 3, 77))
 
 
 @pytest.fixture
@@ -54,9 +57,9 @@ async def execute(stub, *statements, token: str = "", role: str = "", **more) ->
     return await stub.Execute(request, timeout=20, metadata=metadata)
 
 
-async def describe(stub, kind: int, **more) -> list[Message]:
+async def describe(stub: Any, kind: Any, **more: Any) -> list[Any]:
     """All entries of a kind, page by page."""
-    entries, token = [], ""
+    entries, token = list[Any](), ""
     while True:
         answer = await stub.Describe(ddl.DescribeRequest(kind=kind, page_token=token, **more), timeout=20)
         entries += [getattr(entry, entry.WhichOneof("entry")) for entry in answer.entries]
@@ -236,10 +239,13 @@ async def test_a_role_without_privileges_writes_neither_statements_nor_rows(plac
             "INVALID_ARGUMENT",
         ),
         (ddl.DescribeRequest(), "INVALID_ARGUMENT"),
-        (ddl.DescribeRequest(kind=77), "INVALID_ARGUMENT"),
-        (ddl.DescribeRequest(kind=1, name=ddl.ObjectName(item="t")), "INVALID_ARGUMENT"),
-        (ddl.DescribeRequest(kind=3, types=[99]), "INVALID_ARGUMENT"),
-        (ddl.DescribeRequest(kind=3, page_token="x" * 2_000), "INVALID_ARGUMENT"),
+        (ddl.DescribeRequest(kind=UNKNOWN), "INVALID_ARGUMENT"),
+        (
+            ddl.DescribeRequest(kind=FIRST, name=ddl.ObjectName(item="t")),
+            "INVALID_ARGUMENT",
+        ),
+        (ddl.DescribeRequest(kind=THIRD, types=[CatalogObjectType.ValueType(99)]), "INVALID_ARGUMENT"),
+        (ddl.DescribeRequest(kind=THIRD, page_token="x" * 2_000), "INVALID_ARGUMENT"),
     ],
     ids=range(19),
 )

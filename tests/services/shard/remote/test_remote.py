@@ -36,6 +36,7 @@ from persist.machine.shards import NotYet
 from persist.runtime import SystemRuntime
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
+from persist.v1 import types_pb2 as messages
 from persist.v1.shard_pb2_grpc import PersistShardServicer, add_PersistShardServicer_to_server
 from persist_host import Address
 
@@ -207,12 +208,12 @@ class NoSessions(PersistShardServicer):
     """A server of another make that has unary calls only."""
 
     async def CompareAndAppend(self, request, context):
-        return pb.CompareAndAppendResponse(appended=pb.Appended(upper={"elements": [7]}, seqno=3))
+        return pb.CompareAndAppendResponse(appended=pb.Appended(upper=messages.Antichain(elements=[7]), seqno=3))
 
 
 async def test_server_without_sessions_is_asked_by_unary_calls():
     server = grpc.aio.server()
-    add_PersistShardServicer_to_server(NoSessions(), server)
+    add_PersistShardServicer_to_server(NoSessions(), server)  # type: ignore[abstract]  # others answer UNIMPLEMENTED
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     remote = asking(f"127.0.0.1:{port}")

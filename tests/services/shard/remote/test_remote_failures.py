@@ -7,6 +7,7 @@ import pytest
 from services.proxy import black_hole, free_endpoint, proxy_to
 from services.shard.memory_shards import MemoryShards
 from services.support import READER, SLACK_SECONDS, TRANSPORTS, Repeating, append, asking, new_shard, serving, timed
+from sure import sure
 
 from persist.client.remote.shards import RemoteShards
 from persist.core.frontier import MINIMUM, Antichain, Description
@@ -101,7 +102,7 @@ async def test_connections_cut_again_and_again_lose_and_double_nothing(sessions)
                     outcome = await remote.apply(shard, command, timeout=30)
                     upper = outcome.upper.time
                     if isinstance(outcome, c.Appended):
-                        acknowledged.add(command.token)
+                        acknowledged.add(sure(command.token))
                         break
 
         writers = asyncio.gather(*(write(remote) for remote in remotes))
@@ -191,7 +192,7 @@ async def test_watch_that_breaks_is_a_location_error_and_continues_where_it_was(
     async with serving() as server, proxy_to(server.endpoint) as proxy:
         remote, shard = asking(proxy.endpoint), new_shard()
         await remote.open(shard, timeout=60)
-        seen, frontier, breaks = [], MINIMUM, 0
+        seen, frontier, breaks = list[Any](), MINIMUM, 0
         await remote.apply(shard, append(0, 1), timeout=60)
         while len(seen) < 5:
             try:

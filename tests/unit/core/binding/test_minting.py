@@ -1,6 +1,7 @@
 """Minting by the table of failures: what is refused, what is inherited, what happens at the borders."""
 
 import pytest
+from sure import as_a, sure
 
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.binding.probe import Probe, check_available
@@ -56,7 +57,7 @@ def test_what_is_bound_is_covered_and_more_is_bound_later():
     assert log.ensure(at(p0=5), 9_000) == Covered()
     assert log.ensure(at(), 9_000) == Covered()
     assert log.lookup(Point(0, 4)).ts == 2_000
-    log = log.appended(log.ensure(at(p0=6), 2_000))
+    log = log.appended(as_a(Append, log.ensure(at(p0=6), 2_000)))
     assert log.lookup(Point(0, 4)).ts == 2_000
     assert log.lookup(Point(0, 5)).ts == 2_001
 
@@ -99,7 +100,7 @@ def test_an_idle_source_ticks_without_rows():
 
 def test_a_finished_source_closes_its_shard_for_good():
     log = bound((at(p0=5), 2_000))
-    closed = log.appended(log.ensure(SourceFrontier.closed(KIND), 5_000))
+    closed = log.appended(as_a(Append, log.ensure(SourceFrontier.closed(KIND), 5_000)))
     assert closed.trace.upper == CLOSED
     assert closed.lookup(Point(8, 0)).ts == 5_000
     assert closed.advance(9_000) == Covered()
@@ -130,8 +131,8 @@ def test_a_time_ahead_of_the_reference_is_refused_but_inherited_progress_is_not(
         with pytest.raises(ClockAhead):
             plan()
     ahead = bound((at(p0=5), 3_600_000))
-    plan = ahead.ensure(at(p0=6), 1_000, reference_ms=1_000)
-    assert plan.new_upper == Antichain.of(3_600_002)
+    made = as_a(Append, ahead.ensure(at(p0=6), 1_000, reference_ms=1_000))
+    assert made.new_upper == Antichain.of(3_600_002)
     assert ahead.advance(1_000, reference_ms=1_000) == Covered()
 
 
@@ -144,7 +145,7 @@ def test_the_end_of_time_is_refused():
 
 def test_a_batch_of_another_upper_is_not_taken_for_ours():
     log = fresh()
-    plan = log.ensure(at(p0=5), 2_000)
+    plan = as_a(Append, log.ensure(at(p0=5), 2_000))
     with pytest.raises(InvalidBounds):
         log.appended(plan).appended(plan)
 
@@ -254,8 +255,8 @@ def test_compaction_stops_at_holds_and_never_goes_back():
 
 
 def test_a_finished_source_commits_everything_and_can_be_compacted():
-    closed = LOG.appended(LOG.ensure(SourceFrontier.closed(KIND), 9_000)).trace
-    assert offset_resumption(closed, exports(a=None)).is_closed
+    closed = LOG.appended(as_a(Append, LOG.ensure(SourceFrontier.closed(KIND), 9_000))).trace
+    assert sure(offset_resumption(closed, exports(a=None))).is_closed
     assert offset_resumption(closed, exports(a=9_000)) == at(p0=9)
     since = remap_since(closed, exports(a=None))
     assert closed.compacted(since).frontier.is_closed

@@ -9,7 +9,7 @@ from persist.core.binding.remap import RemapTrace, RemapUpdate, changes
 from persist.core.binding.remap_rows import REMAP_SCHEMA, decode_time, encode_time, from_table, to_table
 from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.core.source.source_frontier import SourceFrontier
-from persist.core.source.source_time import OFFSET_MAX, Lsn, Point, Range, SourceKind
+from persist.core.source.source_time import OFFSET_MAX, Lsn, Point, Range, SourceKind, SourceTime
 from persist.core.time.errors import UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, NotYetAvailable, VersionMismatch
 
@@ -259,6 +259,12 @@ def test_a_row_of_another_form_is_not_decoded(row, error):
 
 
 def test_a_time_of_another_kind_has_no_row():
-    for kind, time in [(LSN, Point(0, 1)), (PARTITIONS, Lsn(1)), (FILES, Point(1, 1)), (FILES, Range(1, None))]:
+    others: list[tuple[SourceKind, SourceTime]] = [
+        (LSN, Point(0, 1)),
+        (PARTITIONS, Lsn(1)),
+        (FILES, Point(1, 1)),
+        (FILES, Range(1, None)),
+    ]
+    for kind, time in others:
         with pytest.raises(InvalidArgument):
             encode_time(kind, "i", time)

@@ -1,6 +1,7 @@
 """Fence tokens: who leads, who is fenced and by whom, and how to open. Catalog-semantics.md sections 1.2.1 to 1.2.3."""
 
 import pytest
+from sure import sure
 from unit.core.catalog.samples import database, token, updates, user
 
 from persist.core.catalog.errors import Fenced, FencedByEpoch, FencedByGeneration, FencedByMigration
@@ -122,8 +123,8 @@ def test_claim_is_fenced(claim, seen, refusal):
 
 def test_most_informative_refusal_is_generation_then_epoch_then_migration():
     by_migration = fenced_by_migration(3, 5)
-    by_epoch = FenceClaim(1, token(1, 5)).fenced_by(token(1, 6))
-    by_generation = FenceClaim(1, token(1, 5)).fenced_by(token(2, 7))
+    by_epoch = sure(FenceClaim(1, token(1, 5)).fenced_by(token(1, 6)))
+    by_generation = sure(FenceClaim(1, token(1, 5)).fenced_by(token(2, 7)))
     assert type(most_informative([by_migration])) is FencedByMigration
     assert type(most_informative([by_epoch, by_migration])) is FencedByEpoch
     assert type(most_informative([by_epoch, by_generation, by_migration])) is FencedByGeneration

@@ -1,8 +1,10 @@
 """Migrations: a chain of steps, each whole or not at all. Catalog-semantics.md sections 1.2.4 and 1.2.5."""
 
 import copy
+from typing import Any
 
 import pytest
+from sure import sure
 from unit.core.catalog.samples import OWNER, database, updates, user
 
 from persist.core.catalog.errors import IncompatibleDataVersion
@@ -104,7 +106,8 @@ def items(version: int) -> list[Row]:
 
 def holds(version: int) -> list[Row]:
     """One with every bound, one without any over what was closed, one that had ended with a deadline, one without."""
-    max, now = 2**64 - 1, {"timeline": "M", "last_ack_ms": 100}
+    max = 2**64 - 1
+    now: dict[str, Any] = {"timeline": "M", "last_ack_ms": 100}
     of = v2.CatalogIdV2
     forms = [
         (
@@ -117,12 +120,18 @@ def holds(version: int) -> list[Row]:
         (
             Hold(0, 1, (), "M", OnLag.ERROR, 0, 100, 1, 77, 90),
             v3.CatalogHoldValueV3(
-                at=0, max_lag=1, state=2, deadline_ms=90, auto_advanced_count=1, last_auto_advance_ms=77, **now
+                at=0,
+                max_lag=1,
+                state=v3.CatalogHoldStateV3.ValueType(2),
+                deadline_ms=90,
+                auto_advanced_count=1,
+                last_auto_advance_ms=77,
+                **now,
             ),
         ),
         (
             Hold(0, 1, (), "M", OnLag.ERROR, last_ack_ms=100, overdue_since_ms=100),
-            v3.CatalogHoldValueV3(at=0, max_lag=1, state=2, **now),
+            v3.CatalogHoldValueV3(at=0, max_lag=1, state=v3.CatalogHoldStateV3.ValueType(2), **now),
         ),
     ]
     for _, old in forms:
@@ -161,7 +170,7 @@ def test_migration_stopped_after_any_step_is_taken_up_there(stopped_after):
 
 
 def test_step_carries_its_version_in_the_same_append():
-    changes = MIGRATIONS.next_step(at_version(1))
+    changes = sure(MIGRATIONS.next_step(at_version(1)))
     assert changes[-2:] == [
         (CODEC.encode("config", DATA_VERSION, Config(1)), -1),
         (CODEC.encode("config", DATA_VERSION, Config(2)), 1),

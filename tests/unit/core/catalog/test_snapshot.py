@@ -1,6 +1,7 @@
 """What updates sum to, and how it changes. Catalog-semantics.md sections 1.2.3 and 1.2.8."""
 
 import pytest
+from sure import sure
 from unit.core.catalog.samples import database, item, snapshot, updates, user
 
 from persist.core.catalog.kinds import AUDIT_LOG, DATABASE, ITEM, KINDS, STORAGE_USAGE
@@ -118,7 +119,7 @@ def test_more_going_than_was_there_is_corrupt():
 def test_changes_are_remembered_until_there_are_too_many():
     state = Snapshot()
     state.apply(CODEC, net((A, 1)))
-    assert [change.after for change in state.since(0)] == [database("a")]
+    assert [change.after for change in sure(state.since(0))] == [database("a")]
     assert state.since(1) == []
     for number in range(LOG_CHANGES // 100 + 1):
         state.apply(CODEC, net(*((usage(number * 100 + n), 1) for n in range(100))))

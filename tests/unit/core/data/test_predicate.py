@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.budget import examples
+from sure import sure
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.predicate import Condition, Predicate
@@ -270,7 +271,7 @@ def test_no_part_and_no_key_with_a_matching_row_is_left_out(case, alone):
 )
 def test_keys_are_the_range_that_comparisons_of_the_first_column_leave(where, lower, upper):
     schema = Schema({"k": pa.int64()}, {"c": pa.int64()})
-    keys = Predicate.parse(where).keys(schema)
+    keys = sure(Predicate.parse(where).keys(schema))
     bounds = [None if bound is None else encode_key([pa.array([bound])])[0].as_py() for bound in (lower, upper)]
     assert [keys.lower if lower is not None else None, keys.upper] == bounds
     assert keys.lower is not None

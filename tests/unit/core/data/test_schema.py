@@ -1,4 +1,5 @@
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -65,7 +66,7 @@ def test_schema_with_a_refused_val_type_names_the_column_and_the_type(given):
 
 
 def test_schema_nested_beyond_the_limit_is_refused():
-    deep = INT
+    deep: pa.DataType = INT
     for _ in range(30):
         deep = pa.list_(deep)
     with pytest.raises(TypeNotSupported):
@@ -115,14 +116,13 @@ def test_schema_of_something_else_is_refused(given):
 
 def test_schema_columns_are_key_val_ts_diff():
     schema = Schema({"k": pa.field("other", INT, nullable=False)}, {"v": pa.string()})
-    assert schema.updates == pa.schema(
-        [
-            pa.field("k", INT, nullable=False),
-            pa.field("v", pa.string()),
-            pa.field("ts", pa.uint64(), nullable=False),
-            pa.field("diff", pa.int64(), nullable=False),
-        ]
-    )
+    columns: list[pa.Field[Any]] = [
+        pa.field("k", INT, nullable=False),
+        pa.field("v", pa.string()),
+        pa.field("ts", pa.uint64(), nullable=False),
+        pa.field("diff", pa.int64(), nullable=False),
+    ]
+    assert schema.updates == pa.schema(columns)
     assert schema.rows.names == ["k", "v", "diff"]
 
 
@@ -235,9 +235,12 @@ def test_project_keeps_key_columns_and_the_vals_named():
 
 
 def test_schema_from_arrow_has_the_named_columns_as_its_key_in_that_order():
-    fields = pa.schema(
-        [pa.field("a", pa.int64()), pa.field("b", pa.string(), nullable=False), pa.field("c", pa.date32())]
-    )
+    columns: list[pa.Field[Any]] = [
+        pa.field("a", pa.int64()),
+        pa.field("b", pa.string(), nullable=False),
+        pa.field("c", pa.date32()),
+    ]
+    fields = pa.schema(columns)
     schema = Schema.from_arrow(fields, ["b", "a"])
     assert schema == Schema(key=pa.schema([fields.field("b"), fields.field("a")]), val=pa.schema([fields.field("c")]))
     assert Schema.from_arrow(fields, ("a", "b", "c")).val == pa.schema([])
@@ -262,7 +265,7 @@ def test_schema_from_arrow_refuses_with_a_next_step(fields, key):
 
 
 def test_bytes_that_were_changed_anywhere_are_a_schema_or_refused():
-    nested = pa.struct({"inner": pa.list_(pa.struct({"deep": pa.timestamp("us", "UTC")}))})
+    nested = pa.struct([("inner", pa.list_(pa.struct([("deep", pa.timestamp("us", "UTC"))])))])
     data = Schema({"key": INT}, {"val": pa.string(), "nested": nested}).to_bytes()
     refused = 0
     for at in range(len(data)):

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -101,7 +102,8 @@ def test_stats_over_the_budget_leave_out_the_widest_columns():
 @pytest.mark.parametrize("given", [pa.string(), pa.int64(), pa.float64(), pa.binary(2)], ids=str)
 @pytest.mark.parametrize("absent", [0, 2])
 def test_stats_of_sorted_keys_are_the_same_with_and_without_their_edges(given, absent):
-    values = {pa.string(): ["", "a\0", "é"], pa.binary(2): [b"\0\0", b"a\xff", b"\xff\xff"]}.get(given, [-5, 0, 7])
+    some: dict[Any, list[Any]] = {pa.string(): ["", "a\0", "é"], pa.binary(2): [b"\0\0", b"a\xff", b"\xff\xff"]}
+    values = some.get(given, [-5, 0, 7])
     values = [None] * absent + values + ([math.nan] if given == pa.float64() else [])
     key = pa.array(values, given)
     table = pa.table({"k": key, "ts": [0] * len(values), "diff": [1] * len(values)})

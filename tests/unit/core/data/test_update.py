@@ -1,5 +1,6 @@
 import math
 import struct
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,11 @@ from persist.core.frontier import CLOSED, MINIMUM, Antichain
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, SchemaMismatch
 
 KV = Schema({"k": pa.int64()}, {"v": pa.string()})
+
+
+def address_of(table: Any) -> int:
+    """Where the values of the keys begin."""
+    return int(table.column("k").chunk(0).buffers()[1].address)
 
 
 def kv(*rows):
@@ -77,7 +83,7 @@ def test_normalise_of_a_missing_value_in_a_strict_column_is_refused(values):
         (pa.string(), pa.array(["a", None]).dictionary_encode()),
         (pa.string(), pa.array(["a", None], pa.string_view())),
         (pa.string(), pa.array(["a", None], pa.large_string())),
-        (pa.string(), pa.RunEndEncodedArray.from_arrays([1, 2], pa.array(["a", None]))),
+        (pa.string(), pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), pa.array(["a", None]))),
     ],
 )
 def test_normalise_stores_every_encoding_plain(given, values):
@@ -235,7 +241,7 @@ def test_consolidate_that_leaves_i64_is_refused_and_large_sums_that_fit_are_exac
 def test_consolidate_of_sorted_rows_copies_nothing():
     table = kv(*[(key, "x", 0, 1) for key in range(100)]).combine_chunks()
     again = consolidate(table, KV)
-    assert again.column("k").chunk(0).buffers()[1].address == table.column("k").chunk(0).buffers()[1].address
+    assert address_of(again) == address_of(table)
 
 
 def test_consolidate_of_more_rows_than_are_sorted_at_once_merges_pieces():

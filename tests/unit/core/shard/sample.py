@@ -82,7 +82,7 @@ def _tokens(*numbers: int) -> Table[TokenOutcome]:
                 upper=Antichain.of(10 * number), seqno=number, committed_ms=100 * number, body=bytes([number]) * 32
             )
             for number in numbers
-        }
+        }.items()
     )
 
 
@@ -122,12 +122,14 @@ BEFORE = State(
         GONE: LeasedReader(since=CLOSED, seqno=251, heartbeat_ms=6, lease_ms=1),
     },
     critical_readers={"hold-1": CriticalReader(since=Antichain.of(4), opaque=b"\x00\xff", purpose="controller")},
-    writers=Table({WRITER: Writer(heartbeat_ms=7, lease_ms=3_600_000), OTHER: Writer(heartbeat_ms=8, lease_ms=1)}),
+    writers=Table(
+        {WRITER: Writer(heartbeat_ms=7, lease_ms=3_600_000), OTHER: Writer(heartbeat_ms=8, lease_ms=1)}.items()
+    ),
     sessions=Table(
         {
             SESSION: CallSession(first=1, seqno=3, heartbeat_ms=7, lease_ms=3_600_000, outcomes=_outcomes(1, 2, 3)),
             SILENT: CallSession(first=4, seqno=4, heartbeat_ms=8, lease_ms=1, outcomes=_outcomes(4)),
-        }
+        }.items()
     ),
     tokens=_tokens(1, 2, 3, 4),
     tokens_forgotten=1,
@@ -158,9 +160,11 @@ AFTER = dataclasses.replace(
     },
     critical_readers={"hold-2": CriticalReader(since=MINIMUM, opaque=b"")},
     incarnation=2**63 + 5,
-    writers=Table({WRITER: Writer(heartbeat_ms=9, lease_ms=3_600_000)}),
+    writers=Table({WRITER: Writer(heartbeat_ms=9, lease_ms=3_600_000)}.items()),
     sessions=Table(
-        {SESSION: CallSession(first=2, seqno=301, heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))}
+        {
+            SESSION: CallSession(first=2, seqno=301, heartbeat_ms=9, lease_ms=3_600_000, outcomes=_outcomes(2, 3, 5))
+        }.items()
     ),
     sessions_forgotten=4,
     tokens=_tokens(2, 3, 5),

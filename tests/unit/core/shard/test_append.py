@@ -1,9 +1,11 @@
 """compare_and_append: every answer, in the order of its checks, and what a batch must be like."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import pytest
 from property.core.shard.histories import SHARD, append, block, first_state, part, sixteen
+from sure import as_a
 
 from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ShardId, Token, WriterId, part_key
@@ -26,14 +28,15 @@ from persist.errors import (
 
 WRITER = WriterId.of(sixteen(0))
 NOW = Context(now_ms=5_000, hostname="here", inline_total_bytes_max=120, parts_per_append_max=4)
+T = TypeVar("T")
 
 
-def commit(state: State, command: c.Command, context: Context = NOW) -> tuple[State, object]:
+def commit(state: State, command: c.Command[T], context: Context = NOW) -> tuple[State, T]:
     moved, outcome = apply(state, command, context)
     return (state if moved is state else finish(state, moved, context)), outcome
 
 
-def with_part(command: c.CompareAndAppend, **changes: object) -> c.CompareAndAppend:
+def with_part(command: c.CompareAndAppend, **changes: Any) -> c.CompareAndAppend:
     [run] = command.batch.runs
     changed = dataclasses.replace(run.parts[0], **changes)
     return with_runs(command, (Run(parts=(changed,)),))
@@ -64,7 +67,7 @@ def test_append_with_a_known_token_answers_the_first_outcome_whatever_it_asks_fo
     state, _ = commit(state, append(state, rows=1, width=5, number=2))
     for again in (first, dataclasses.replace(first, batch=append(state, rows=9, width=9).batch)):
         moved, outcome = apply(state, again, NOW)
-        assert outcome == dataclasses.replace(original, already_committed=True)
+        assert outcome == dataclasses.replace(as_a(c.Appended, original), already_committed=True)
         assert moved is state
 
 
@@ -90,7 +93,7 @@ def test_append_of_a_transaction_seen_before_is_a_no_op_even_from_another_writer
     for version in (0, 6, 7):
         late = append(first_state(), rows=1, width=5, writer=2, number=9, version=version)
         moved, outcome = apply(state, late, NOW)
-        assert outcome == dataclasses.replace(original, already_committed=True)
+        assert outcome == dataclasses.replace(as_a(c.Appended, original), already_committed=True)
         assert moved is state
     _, outcome = commit(state, append(state, rows=1, width=5, writer=2, number=9, version=8))
     assert outcome == c.Appended(upper=Antichain.of(10), seqno=2)
@@ -245,7 +248,7 @@ def test_expiring_a_writer_forgets_it_and_an_unknown_one_is_no_change():
     assert moved is state
 
 
-def rebasing(lower: int, upper: int, *, rows: int = 3, number: int = 1, **changes: object) -> c.CompareAndAppend:
+def rebasing(lower: int, upper: int, *, rows: int = 3, number: int = 1, **changes: Any) -> c.CompareAndAppend:
     """An append of rows with the times ``lower`` to ``upper - 1`` that is to be moved to the upper."""
     runs = (Run(parts=(part(WRITER, number, rows=rows, lower=lower, upper=upper, inline=False),)),) if rows else ()
     batch = HollowBatch(desc=Description(lower=Antichain.of(lower), upper=Antichain.of(upper)), runs=runs)
@@ -278,7 +281,7 @@ def test_rebased_appends_of_one_fold_lie_behind_each_other_and_repeat_as_one():
     moved, outcomes = state, []
     for command in [*commands, commands[0]]:
         moved, outcome = apply(moved, command, NOW)
-        outcomes.append(outcome)
+        outcomes.append(as_a(c.Appended, outcome))
     assert [outcome.upper.time for outcome in outcomes] == [1, 2, 3, 1]
     assert [outcome.already_committed for outcome in outcomes] == [False] * 3 + [True]
     assert finish(state, moved, NOW).trace.rows == 9
@@ -287,7 +290,7 @@ def test_rebased_appends_of_one_fold_lie_behind_each_other_and_repeat_as_one():
 def test_rebased_progress_moves_the_upper_by_one_at_least():
     state, _ = commit(first_state(), append(first_state(), rows=1, width=10, number=9))
     state, outcome = commit(state, rebasing(0, 1, rows=0))
-    assert outcome.upper == Antichain.of(11)
+    assert as_a(c.Appended, outcome).upper == Antichain.of(11)
     assert state.trace.rows == 1
 
 
@@ -316,7 +319,7 @@ def test_append_is_not_moved_beyond_the_last_time():
         apply(state, rebasing(0, 5), NOW)
     closing = HollowBatch(desc=Description(lower=Antichain.of(0), upper=CLOSED))
     state, outcome = commit(state, rebasing(0, 5, batch=closing))
-    assert outcome.upper == CLOSED
+    assert as_a(c.Appended, outcome).upper == CLOSED
     with pytest.raises(ShardClosed):
         apply(state, rebasing(0, 5, number=3), NOW)
 
@@ -324,9 +327,10 @@ def test_append_is_not_moved_beyond_the_last_time():
 # ---- too much to merge -------------------------------------------------------------------------------------------
 
 
-def with_batches(count: int, **limits: int) -> tuple[State, Context]:
+def with_batches(count: int, **limits: Any) -> tuple[State, Context]:
     """A state whose ``count`` batches are one spine batch, and a context in which so many are the limit."""
-    context = dataclasses.replace(NOW, parts_per_append_max=9, **{"shard_batches_max": count, **limits})
+    changed: dict[str, Any] = {"shard_batches_max": count, **limits}
+    context = dataclasses.replace(NOW, parts_per_append_max=9, **changed)
     batches = tuple(
         HollowBatch(
             desc=Description(lower=Antichain.of(at), upper=Antichain.of(at + 1)),

@@ -1,9 +1,11 @@
 """Applications: their newest versions are recorded, whatever is repeated, and forgotten few at a time."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from property.core.shard.histories import first_state, sixteen
+from sure import as_a, sure
 from unit.core.shard.test_calls import NOW, appending, at_upper, call, commit, named
 
 from persist.core.ids import SessionId, ShardId, Token
@@ -26,7 +28,7 @@ def test_version_that_another_owner_committed_is_refused_and_not_taken_for_a_rep
 
     state, _ = commit(first_state(), marked(first_state(), 0, "first query", 3))
     for owner in ("", "first query"):
-        assert apply(state, marked(state, 1, owner, 2), NOW)[1].already_committed
+        assert as_a(c.Appended, apply(state, marked(state, 1, owner, 2), NOW)[1]).already_committed
     with pytest.raises(InvalidArgument):
         apply(state, marked(state, 1, "second query", 0), NOW)
     assert isinstance(commit(state, marked(state, 1, "second query", 4))[1], c.Appended)
@@ -37,7 +39,7 @@ def test_replay_of_a_version_is_told_by_the_application_whatever_its_token_was_u
     first = named(first_state(), 7, body=bytes([1]) * 32, transaction=transaction)
     state, _ = commit(first_state(), first)
     replay = dataclasses.replace(first, body=bytes([2]) * 32)
-    assert apply(state, replay, NOW)[1].already_committed
+    assert as_a(c.Appended, apply(state, replay, NOW)[1]).already_committed
     other = dataclasses.replace(replay, transaction=dataclasses.replace(transaction, owner="another"))
     with pytest.raises(InvalidArgument, match="another query"):
         apply(state, other, NOW)
@@ -46,7 +48,7 @@ def test_replay_of_a_version_is_told_by_the_application_whatever_its_token_was_u
 FEW = dataclasses.replace(NOW, transactions_max=40, forget_every=10**6)
 
 
-def marked(state: State, number: int, app: str, version: int = 0, **more: int) -> c.CompareAndAppend:
+def marked(state: State, number: int, app: str, version: int = 0, **more: Any) -> c.CompareAndAppend:
     which = call(0, session=SessionId.of(sixteen(1_000 + number)), known_seqno=state.seqno)
     transaction = c.Transaction(app_id=app, version=version, **more)
     return dataclasses.replace(at_upper(state, which), transaction=transaction)
@@ -81,7 +83,7 @@ def test_full_table_of_applications_forgets_the_oldest_few_and_refuses_nobody():
         state, outcome = commit(state, marked(state, 100 + number, f"app {number}", 1), FEW)
         assert isinstance(outcome, c.Appended)
         assert not outcome.already_committed
-    assert apply(state, marked(state, 200, "app 3"), FEW)[1].already_committed
+    assert as_a(c.Appended, apply(state, marked(state, 200, "app 3"), FEW)[1]).already_committed
 
 
 def test_application_that_may_be_forgotten_is_neither_skipped_nor_appended_again():
@@ -99,7 +101,7 @@ def test_application_that_is_said_to_be_new_is_taken_and_forgotten_like_others()
     first = state.transactions_forgotten
     state, outcome = commit(state, marked(state, 100, "new", new_since=first), FEW)
     assert isinstance(outcome, c.Appended)
-    assert apply(state, marked(state, 101, "new", new_since=first), FEW)[1].already_committed
+    assert as_a(c.Appended, apply(state, marked(state, 101, "new", new_since=first), FEW)[1]).already_committed
     for number in range(200, 240):
         # What is forgotten is named anew each time: who repeats what was said before says nothing of it.
         mark = state.transactions_forgotten
@@ -118,7 +120,7 @@ def test_token_is_not_repeated_as_another_version(before: str | None):
     again = dataclasses.replace(first, transaction=dataclasses.replace(transaction, version=2))
     with pytest.raises(InvalidArgument, match="nothing says that it was as this version"):
         apply(state, again, NOW)
-    assert apply(state, first, NOW)[1].already_committed
+    assert as_a(c.Appended, apply(state, first, NOW)[1]).already_committed
 
 
 def test_token_is_not_repeated_as_a_version_of_an_application_that_is_new_since_others_were_forgotten():
@@ -129,7 +131,7 @@ def test_token_is_not_repeated_as_a_version_of_an_application_that_is_new_since_
     with pytest.raises(InvalidArgument, match="nothing says that it was as this version"):
         apply(state, dataclasses.replace(first, transaction=new), FEW)
     unknown = dataclasses.replace(first, transaction=dataclasses.replace(new, new_since=0))
-    assert apply(state, unknown, FEW)[1].already_committed
+    assert as_a(c.Appended, apply(state, unknown, FEW)[1]).already_committed
 
 
 def test_what_a_shard_records_of_itself_is_forgotten_by_nothing_and_bounded():
@@ -206,7 +208,7 @@ def test_application_that_is_forgotten_by_name_is_asked_whether_it_is_new():
     mark = state.transactions_forgotten
     assert outcome == c.ApplicationsForgotten(applications=1, new_since=mark)
     assert set(state.transactions) == {"stays"}
-    assert apply(state, marked(state, 2, "stays", 7), NOW)[1].already_committed
+    assert as_a(c.Appended, apply(state, marked(state, 2, "stays", 7), NOW)[1]).already_committed
     assert isinstance(apply(state, marked(state, 3, "gone", 7), NOW)[1], c.CannotTell)
     assert isinstance(apply(state, marked(state, 4, "gone", 7, new_since=mark), NOW)[1], c.Appended)
     moved, outcome = apply(state, c.ForgetApplications(app_ids=("gone",)), NOW)
@@ -224,7 +226,7 @@ def test_restore_keeps_in_mind_that_applications_were_forgotten():
     state = crowded()
     restored = reborn(state, incarnation=99, now_ms=1, hostname="").evolved(rollups=state.rollups)
     late = marked(state, 100, "app 0")
-    late = dataclasses.replace(late, call=dataclasses.replace(late.call, incarnation=99, known_seqno=0))
+    late = dataclasses.replace(late, call=dataclasses.replace(sure(late.call), incarnation=99, known_seqno=0))
     assert isinstance(apply(restored, late, FEW)[1], c.CannotTell)
 
 
@@ -233,4 +235,4 @@ def test_token_that_is_known_tells_of_an_application_that_is_not():
     token = Token.of(sixteen(7))
     state, _ = commit(state, named(state, 7, known_seqno=state.seqno), FEW)
     again = dataclasses.replace(marked(state, 100, "app 0"), token=token, known_seqno=state.seqno)
-    assert apply(state, again, FEW)[1].already_committed
+    assert as_a(c.Appended, apply(state, again, FEW)[1]).already_committed

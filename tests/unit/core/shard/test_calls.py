@@ -1,9 +1,11 @@
 """Numbered calls and named tokens: at most once, whatever is repeated, delayed, given up or forgotten."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import pytest
 from property.core.shard.histories import append, first_state, rebasing, sixteen
+from sure import as_a
 
 from persist.core.frontier import Antichain
 from persist.core.ids import SessionId, Token
@@ -18,9 +20,10 @@ from persist.errors import InvalidArgument, LeaseExpired, ShardClosed
 
 NOW = Context(now_ms=5_000, forget_every=1)
 ONE, OTHER = SessionId.of(sixteen(1)), SessionId.of(sixteen(2))
+T = TypeVar("T")
 
 
-def commit(state: State, command: c.Command[object], context: Context = NOW) -> tuple[State, object]:
+def commit(state: State, command: c.Command[T], context: Context = NOW) -> tuple[State, T]:
     moved, outcome = apply(state, command, context)
     return (state if moved is state else finish(state, moved, context)), outcome
 
@@ -33,7 +36,7 @@ def numbered(command: c.CompareAndAppend, which: c.Call) -> c.CompareAndAppend:
     return dataclasses.replace(command, call=which, token=None)
 
 
-def appending(state: State, which: c.Call, **more: int) -> c.CompareAndAppend:
+def appending(state: State, which: c.Call, **more: Any) -> c.CompareAndAppend:
     return numbered(append(state, rows=1, width=5, number=which.number, **more), which)
 
 
@@ -41,9 +44,10 @@ def at_upper(state: State, which: c.Call) -> c.CompareAndAppend:
     return numbered(rebasing(state, 21, writer=0, number=which.number), which)
 
 
-def named(state: State, token: int, **more: object) -> c.CompareAndAppend:
+def named(state: State, token: int, **more: Any) -> c.CompareAndAppend:
     command = rebasing(state, 21, writer=0, number=token)
-    return dataclasses.replace(command, **{"call": None, "token": Token.of(sixteen(token)), **more})
+    changed: dict[str, Any] = {"call": None, "token": Token.of(sixteen(token)), **more}
+    return dataclasses.replace(command, **changed)
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
@@ -53,7 +57,7 @@ def test_repeated_number_tells_what_the_first_attempt_did_whatever_it_asks_for()
     state, original = commit(first_state(), appending(first_state(), call(0)))
     state, _ = commit(state, appending(state, call(1)))
     moved, outcome = apply(state, appending(state, call(0)), NOW)
-    assert outcome == dataclasses.replace(original, already_committed=True)
+    assert outcome == dataclasses.replace(as_a(c.Appended, original), already_committed=True)
     assert moved is state
 
 
@@ -98,8 +102,8 @@ def test_mismatch_is_not_recorded_and_the_number_may_still_append():
 
 @pytest.mark.parametrize("rebase", [False, True])
 def test_nothing_comes_of_a_closed_number_also_of_a_session_that_never_committed(rebase):
-    state, outcome = commit(first_state(), c.CloseCall(call=call(3)))
-    assert outcome == c.Closed(seqno=1)
+    state, closed = commit(first_state(), c.CloseCall(call=call(3)))
+    assert closed == c.Closed(seqno=1)
     assert commit(state, c.CloseCall(call=call(3)))[1] == c.Closed(seqno=1)
     late = at_upper(state, call(3)) if rebase else appending(state, call(3))
     moved, outcome = apply(state, late, NOW)
@@ -110,7 +114,7 @@ def test_nothing_comes_of_a_closed_number_also_of_a_session_that_never_committed
 def test_closing_a_number_tells_that_it_had_happened():
     state, original = commit(first_state(), appending(first_state(), call(0)))
     moved, outcome = apply(state, c.CloseCall(call=call(0)), NOW)
-    assert outcome == dataclasses.replace(original, already_committed=True)
+    assert outcome == dataclasses.replace(as_a(c.Appended, original), already_committed=True)
     assert moved is state
 
 
@@ -122,7 +126,7 @@ def test_append_without_a_number_or_a_token_is_refused():
 def test_number_of_an_append_that_closed_the_shard_is_told_so():
     closing = numbered(append(first_state(), rows=0, width=None), call(0))
     state, _ = commit(first_state(), closing)
-    assert apply(state, closing, NOW)[1].already_committed
+    assert as_a(c.Appended, apply(state, closing, NOW)[1]).already_committed
     with pytest.raises(ShardClosed):
         apply(state, appending(first_state(), call(1)), NOW)
 
@@ -244,7 +248,7 @@ def test_late_removal_does_not_remove_what_was_registered_since(there):
     assert "hold" in state.critical_readers
 
 
-def moving(which: c.Call, expected: bytes, opaque: bytes, since: int, **more: object) -> c.CompareAndDowngradeSince:
+def moving(which: c.Call, expected: bytes, opaque: bytes, since: int, **more: Any) -> c.CompareAndDowngradeSince:
     return c.CompareAndDowngradeSince(
         critical_id="hold", expected=expected, opaque=opaque, since=Antichain.of(since), call=which, **more
     )
@@ -301,8 +305,8 @@ def test_move_that_changes_nothing_commits_nothing():
 
 def test_move_of_a_closed_number_never_happens():
     state, _ = held()
-    state, outcome = commit(state, c.CloseCall(call=call(1)))
-    assert isinstance(outcome, c.Closed)
+    state, closed = commit(state, c.CloseCall(call=call(1)))
+    assert isinstance(closed, c.Closed)
     moved, outcome = apply(state, moving(call(1), b"", b"", 50), NOW)
     assert outcome == c.OpaqueMismatch(since=Antichain.of(0), opaque=b"")
     assert moved is state
@@ -327,8 +331,8 @@ def test_late_attempt_for_a_hold_that_was_removed_leaves_the_one_registered_sinc
             apply(state, moving(call(1), b"", b"", 50, registered=mine.registered), NOW)
     else:
         removal = c.ExpireCriticalReader(critical_id="hold", call=call(1), registered=mine.registered)
-        state, outcome = commit(state, removal)
-        assert outcome == c.Expired(existed=False)
+        state, removed = commit(state, removal)
+        assert removed == c.Expired(existed=False)
     assert state.critical_readers["hold"].since == Antichain.of(0)
     _, outcome = commit(state, moving(call(2, session=OTHER), b"", b"", 50, registered=theirs.registered))
     assert isinstance(outcome, c.CriticalDowngraded)
@@ -348,14 +352,14 @@ def test_hold_that_is_found_is_the_one_that_was_registered():
 def test_token_is_known_whichever_session_and_writer_asks():
     state, original = commit(first_state(), named(first_state(), 7, call=call(0)))
     _, outcome = apply(state, named(state, 7, call=call(0, session=OTHER)), NOW)
-    assert outcome == dataclasses.replace(original, already_committed=True)
+    assert outcome == dataclasses.replace(as_a(c.Appended, original), already_committed=True)
 
 
 def test_another_body_under_a_token_is_refused_and_what_is_not_told_is_not_compared():
     one, other = bytes([1]) * 32, bytes([1]) * 16 + bytes([2]) * 16
     state, _ = commit(first_state(), named(first_state(), 7, body=one))
     for body in (b"", one, one[:16] + bytes(16)):
-        assert apply(state, named(state, 7, body=body), NOW)[1].already_committed
+        assert as_a(c.Appended, apply(state, named(state, 7, body=body), NOW)[1]).already_committed
     for body in (other, bytes([3]) * 32):
         with pytest.raises(InvalidArgument):
             apply(state, named(state, 7, body=body), NOW)

@@ -1,9 +1,11 @@
 """Claims, merges, fences and the end of a shard: every answer, and that nothing is ever replaced twice."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import pytest
 from property.core.shard.histories import SHARD, append, first_state, merge_of, part, sixteen
+from sure import as_a, sure
 
 from persist.core.frontier import CLOSED, Antichain, Description
 from persist.core.ids import ReaderId, WriterId, rollup_key
@@ -20,13 +22,14 @@ from persist.errors import InvalidArgument, InvalidId, LeaseExpired, ShardClosed
 
 ONE, TWO = WriterId.of(sixteen(1)), WriterId.of(sixteen(2))
 TAKEOVER_MS = 1_000
+T = TypeVar("T")
 
 
 def at(now_ms: int) -> Context:
     return Context(now_ms=now_ms, owner="me")
 
 
-def commit(state: State, command: c.Command, now_ms: int = 5_000) -> tuple[State, object]:
+def commit(state: State, command: c.Command[T], now_ms: int = 5_000) -> tuple[State, T]:
     moved, outcome = apply(state, command, at(now_ms))
     if moved is state:
         return state, outcome
@@ -108,7 +111,7 @@ def test_merge_that_somebody_compacted_further_is_refused_and_never_comes_back()
     for number in range(INPUTS_MIN):
         state, _ = commit(state, append(state, rows=1, width=1, number=300 + number))
     state, wider = commit(state, claim(TWO, whole=True))
-    state, _ = commit(state, merge_of(state, wider.batches, TWO, 400))
+    state, _ = commit(state, merge_of(state, as_a(c.CompactionClaimed, wider).batches, TWO, 400))
     assert live(state) == 1
     unchanged, refused = commit(state, first)
     assert isinstance(refused, c.MergeRefused)
@@ -151,7 +154,7 @@ def test_merge_of_another_history_is_refused_also_where_its_inputs_stand_again(c
         state, again = commit(state, claim())
         assert isinstance(again, c.CompactionClaimed)
         assert again.incarnation == 77
-    assert commit(state, merge_of(state, again.batches, ONE, 601))[1] == c.MergeApplied()
+    assert commit(state, merge_of(state, as_a(c.CompactionClaimed, again).batches, ONE, 601))[1] == c.MergeApplied()
 
 
 def _other_sum(output: HollowBatch) -> HollowBatch:
@@ -184,11 +187,11 @@ def test_output_that_cannot_be_its_inputs_is_refused_and_changes_nothing(change,
 
 def test_whole_compaction_of_what_is_one_run_has_nothing_to_do():
     state, outcome = commit(grown(3), claim(whole=True))
-    state, _ = commit(state, merge_of(state, outcome.batches, ONE, 100))
+    state, _ = commit(state, merge_of(state, as_a(c.CompactionClaimed, outcome).batches, ONE, 100))
     assert commit(state, claim(whole=True))[1] == c.NothingToCompact(claimed=0)
     state, _ = commit(state, append(state, rows=0, width=5, number=300))
     state, outcome = commit(state, claim(whole=True))
-    assert len(outcome.batches) == 2
+    assert len(as_a(c.CompactionClaimed, outcome).batches) == 2
 
 
 def test_shard_closed_for_reading_has_nothing_to_compact():
@@ -201,7 +204,7 @@ def test_shard_closed_for_reading_has_nothing_to_compact():
 
 def by(writer: WriterId, state: State, number: int) -> c.CompareAndAppend:
     made = append(state, rows=1, width=1, number=number)
-    runs = (Run(parts=(part(writer, number, rows=1, lower=state.upper.time, upper=state.upper.time + 1),)),)
+    runs = (Run(parts=(part(writer, number, rows=1, lower=sure(state.upper.time), upper=sure(state.upper.time) + 1),)),)
     batch = HollowBatch(desc=made.batch.desc, runs=runs)
     return dataclasses.replace(made, writer_id=writer, batch=batch)
 
@@ -215,8 +218,8 @@ def test_fenced_writers_are_those_born_before_and_not_known():
     with pytest.raises(LeaseExpired):
         apply(state, by(old, state, 2), at(5_000))
     for number, writer in enumerate((known, young, ONE), start=3):
-        state, outcome = commit(state, by(writer, state, number))
-        assert isinstance(outcome, c.Appended)
+        state, appended = commit(state, by(writer, state, number))
+        assert isinstance(appended, c.Appended)
     unchanged, outcome = commit(state, c.FenceWriters(born_before_ms=1_500))
     assert (unchanged is state, outcome) == (True, c.WritersFenced(born_before_ms=2_000))
     with pytest.raises(InvalidArgument):
@@ -228,14 +231,14 @@ def test_fenced_writer_learns_what_it_had_appended_before():
     command = by(old, first_state(), 1)
     state, first = commit(first_state(), command)
     state, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
-    assert commit(state, command)[1] == dataclasses.replace(first, already_committed=True)
+    assert commit(state, command)[1] == dataclasses.replace(as_a(c.Appended, first), already_committed=True)
 
 
 def test_fenced_compactor_with_a_claim_may_finish():
     old = WriterId.born(1_000, bytes(16))
     state, outcome = commit(grown(INPUTS_MIN), claim(old))
     state, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
-    state, applied = commit(state, merge_of(state, outcome.batches, old, 100))
+    state, applied = commit(state, merge_of(state, as_a(c.CompactionClaimed, outcome).batches, old, 100))
     assert applied == c.MergeApplied()
     with pytest.raises(LeaseExpired):
         apply(state, claim(old, whole=True), at(5_000))
@@ -259,7 +262,7 @@ def test_fenced_compactor_is_handed_no_claim_with_a_commit():
     """One that got a claim again could publish what was swept while it had none."""
     old = WriterId.born(1_000, bytes(16))
     state = grown(INPUTS_MIN)
-    due = {"seqno": state.seqno + 1, "now_ms": 5_000, "compactor": old, "takeover_ms": TAKEOVER_MS}
+    due: dict[str, Any] = {"seqno": state.seqno + 1, "now_ms": 5_000, "compactor": old, "takeover_ms": TAKEOVER_MS}
     assert claimed_by(with_compaction(state, **due).trace, old) is not None
     fenced, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
     assert with_compaction(fenced, **due) is fenced
@@ -275,7 +278,7 @@ def test_fenced_compactor_is_refused_what_it_has_no_claim_on_any_more():
     assert isinstance(other, c.CompactionClaimed)
     state, _ = commit(state, c.FenceWriters(born_before_ms=2_000))
     with pytest.raises(LeaseExpired):
-        apply(state, merge_of(state, outcome.batches, old, 100), at(5_000))
+        apply(state, merge_of(state, as_a(c.CompactionClaimed, outcome).batches, old, 100), at(5_000))
     state, applied = commit(state, merge_of(state, other.batches, old, 101))
     assert applied == c.MergeApplied()
 
@@ -311,16 +314,16 @@ def test_commit_that_makes_work_due_claims_it_for_its_process():
     for number in range(1, 4):
         moved, _ = apply(state, append(state, rows=1, width=1, number=number), context)
         state = finish(state, moved, context)
-    assert (state.active_rollup.owner, state.active_rollup.seqno) == ("me", 3)
+    assert (sure(state.active_rollup).owner, sure(state.active_rollup).seqno) == ("me", 3)
     other = dataclasses.replace(context, owner="other", now_ms=5_001)
     moved, _ = apply(state, append(state, rows=1, width=1, number=4), other)
     state = finish(state, moved, other)
-    assert state.active_rollup.owner == "me"
+    assert sure(state.active_rollup).owner == "me"
     rollup = c.Rollup(key=rollup_key(SHARD, 3, bytes(16)), encoded_bytes=9, checksum=1)
     moved, _ = apply(state, c.AddRollup(seqno=3, rollup=rollup), other)
     state = finish(state, moved, other)
     assert state.active_rollup is None
-    assert (state.active_gc.owner, state.active_gc.seqno) == ("other", 3)
+    assert (sure(state.active_gc).owner, sure(state.active_gc).seqno) == ("other", 3)
 
 
 # ---- the end -----------------------------------------------------------------------------------------------------
@@ -348,7 +351,7 @@ def test_finalizing_empties_a_shard_in_small_steps_and_for_ever():
     assert commit(state, c.Finalize(force=True))[1] == c.Finalized(done=True)
     with pytest.raises(ShardClosed):
         apply(state, append(grown(1), rows=1, width=1, number=901), at(5_000))
-    unchanged, outcome = commit(state, claim(whole=True))
-    assert (unchanged is state, outcome) == (True, c.NothingToCompact(claimed=0))
+    unchanged, nothing = commit(state, claim(whole=True))
+    assert (unchanged is state, nothing) == (True, c.NothingToCompact(claimed=0))
     registered = commit(state, c.RegisterLeasedReader(reader_id=ReaderId.of(sixteen(2))))
     assert (registered[0] is state, registered[1].since) == (True, CLOSED)

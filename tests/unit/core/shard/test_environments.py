@@ -1,5 +1,7 @@
 """Whose a shard is, as its state says it: an environment's item is finalized by that environment alone."""
 
+from typing import TypeVar
+
 import pytest
 from property.core.shard.histories import first_state
 
@@ -12,9 +14,10 @@ from persist.errors import InvalidArgument
 
 AT = Context(now_ms=5_000, owner="me")
 OURS, THEIRS = hold_of("default"), hold_of("second")
+T = TypeVar("T")
 
 
-def commit(state: State, command: c.Command) -> tuple[State, object]:
+def commit(state: State, command: c.Command[T]) -> tuple[State, T]:
     moved, outcome = apply(state, command, AT)
     return (state if moved is state else finish(state, moved, AT)), outcome
 

@@ -23,9 +23,11 @@ def crowded(count: int) -> State:
     state = first_state()
     ids = [sixteen((1 << 64) + number) for number in range(count)]
     return state.evolved(
-        writers=Table({WriterId.of(each): Writer(heartbeat_ms=0, lease_ms=3_600_000) for each in ids}),
+        writers=Table({WriterId.of(each): Writer(heartbeat_ms=0, lease_ms=3_600_000) for each in ids}.items()),
         sessions=Table(
-            {SessionId.of(each): CallSession(first=0, seqno=0, heartbeat_ms=0, lease_ms=3_600_000) for each in ids}
+            {
+                SessionId.of(each): CallSession(first=0, seqno=0, heartbeat_ms=0, lease_ms=3_600_000) for each in ids
+            }.items()
         ),
         transactions=Table(
             {f"app-{number}": TransactionRecord(version=1, upper=state.upper, seqno=0) for number in range(count)}

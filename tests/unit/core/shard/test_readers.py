@@ -1,11 +1,13 @@
 """Readers and critical readers: what they hold, how holds move since, and how leases end."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import pytest
 from property.core.shard.histories import append, first_state, reader
 
 from persist.core.frontier import CLOSED, Antichain
+from persist.core.ids import WriterId
 from persist.core.shard import commands as c
 from persist.core.shard.state import State
 from persist.core.shard.transitions.apply import READERS_MAX, apply, finish
@@ -13,15 +15,16 @@ from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, LeaseExpired
 
 ONE, TWO = reader(1), reader(2)
+T = TypeVar("T")
 
 
 def at(now_ms: int) -> Context:
     return Context(now_ms=now_ms, hostname="here")
 
 
-def commit(state: State, *commands: c.Command, now_ms: int = 2_000) -> tuple[State, object]:
+def commit(state: State, *commands: c.Command[T], now_ms: int = 2_000) -> tuple[State, T]:
     """All commands in one commit, and the outcome of the last."""
-    moved, outcome = state, None
+    moved = state
     for command in commands:
         moved, outcome = apply(moved, command, at(now_ms))
     return (state if moved is state else finish(state, moved, at(now_ms))), outcome
@@ -151,7 +154,7 @@ def test_closing_since_takes_every_reader():
 
 def tombstone() -> State:
     state, _ = commit(with_readers(7), downgrade(ONE, None), append(with_readers(7), rows=0, width=None, number=5))
-    everyone = (c.ExpireReader(reader_id=ONE), *(c.ExpireWriter(writer_id=each) for each in state.writers))
+    everyone = (c.ExpireReader(reader_id=ONE), *(c.ExpireWriter(writer_id=WriterId(each)) for each in state.writers))
     state, _ = commit(state, *everyone)
     assert state.is_tombstone
     return state
@@ -159,7 +162,8 @@ def tombstone() -> State:
 
 def test_tombstone_takes_no_readers_and_says_that_it_is_closed():
     state = tombstone()
-    for command in (register(TWO), c.RegisterCriticalReader(critical_id="hold")):
+    registrations: tuple[c.Command[Any], ...] = (register(TWO), c.RegisterCriticalReader(critical_id="hold"))
+    for command in registrations:
         moved, outcome = apply(state, command, at(2_000))
         assert outcome.since == CLOSED
         assert moved is state

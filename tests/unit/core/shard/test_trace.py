@@ -12,6 +12,7 @@ from persist.core.shard.batch import HollowBatch, Run
 from persist.core.shard.diff import apply_diff, diff, gone
 from persist.core.shard.invariants import check_cheap, check_state
 from persist.core.shard.state import LeasedReader, State
+from persist.core.shard.table import Table
 from persist.core.shard.trace import SpineBatch, Trace, level_of, push
 from persist.errors import CorruptData, InvalidBounds
 
@@ -167,7 +168,7 @@ def test_broken_state_fails_its_invariant(state):
         check_state(state)
 
 
-CLOSED_STATE = dataclasses.replace(AFTER, writers={}, leased_readers={}, critical_readers={})
+CLOSED_STATE = dataclasses.replace(AFTER, writers=Table(), leased_readers={}, critical_readers={})
 REGRESSED = {
     "seqno repeats": dataclasses.replace(AFTER, seqno=300),
     "seqno skips": dataclasses.replace(AFTER, seqno=302),

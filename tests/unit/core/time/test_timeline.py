@@ -11,6 +11,7 @@ from persist.core.time.timeline import (
     CounterTimeline,
     EpochMilliseconds,
     ExternalTimeline,
+    Timeline,
     UserTimeline,
     observed,
     oracle_shards,
@@ -18,7 +19,7 @@ from persist.core.time.timeline import (
 )
 from persist.errors import InvalidArgument
 
-ALL = [
+ALL: list[Timeline] = [
     EpochMilliseconds(),
     ExternalTimeline("s7", "orders"),
     UserTimeline("orders"),
@@ -34,7 +35,13 @@ def test_the_text_names_the_timeline(timeline):
 
 
 def test_timelines_of_different_kinds_are_never_equal():
-    named_alike = [*ALL, UserTimeline("M"), UserTimeline("E.s7"), ExternalTimeline("orders"), ExternalTimeline("M")]
+    named_alike: list[Timeline] = [
+        *ALL,
+        UserTimeline("M"),
+        UserTimeline("E.s7"),
+        ExternalTimeline("orders"),
+        ExternalTimeline("M"),
+    ]
     assert len(set(named_alike)) == len({str(timeline) for timeline in named_alike}) == len(named_alike)
     assert len({shard for timeline in named_alike for shard in oracle_shards(timeline)}) == 2 * len(named_alike)
 
@@ -83,7 +90,7 @@ def test_names_that_are_too_long_or_no_names_are_refused():
     with pytest.raises(InvalidArgument):
         CounterTimeline("broker", "with/slash")
     with pytest.raises(InvalidArgument):
-        timeline_of(7)
+        timeline_of(7)  # type: ignore[arg-type]  # what types refuse is refused at run time, too
 
 
 @pytest.mark.parametrize(

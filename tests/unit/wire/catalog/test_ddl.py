@@ -15,6 +15,7 @@ from persist.core.ids import ShardId
 from persist.core.time.hold import Interval, OnLag
 from persist.errors import InvalidArgument, PersistError
 from persist.v1 import catalog_ddl_pb2 as pb
+from persist.v1.catalog_objects_pb2 import CatalogObjectType
 from persist.wire.catalog.ddl import (
     KINDS,
     DdlOutcome,
@@ -65,6 +66,7 @@ STATEMENTS: list[Statement] = [
     ddl.SetSystem("max_hold_lag", None),
     ddl.SetSystem("max_hold_lag", "3d"),
 ]
+KIND, UNKNOWN = map(CatalogObjectType.ValueType, (1, 99))
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda each: type(each).__name__)
@@ -91,12 +93,12 @@ def test_every_statement_has_a_message_and_a_case_here():
             adopt=pb.AdoptStatement(name=pb.ObjectName(item="t"), schema=schema_message(ROWS), shard="../etc")
         ),
         pb.DdlStatement(drop=pb.DropStatement(names=[pb.ObjectName(item="t")])),
-        pb.DdlStatement(drop=pb.DropStatement(type=1)),
-        pb.DdlStatement(grant=pb.GrantStatement(privileges="r", type=1, name=pb.ObjectName(item="t"))),
+        pb.DdlStatement(drop=pb.DropStatement(type=KIND)),
+        pb.DdlStatement(grant=pb.GrantStatement(privileges="r", type=KIND, name=pb.ObjectName(item="t"))),
         pb.DdlStatement(create_index=pb.CreateIndexStatement(name="i", on=pb.ObjectName(item="t"))),
-        pb.DdlStatement(drop=pb.DropStatement(type=99, names=[pb.ObjectName(item="t")])),
+        pb.DdlStatement(drop=pb.DropStatement(type=UNKNOWN, names=[pb.ObjectName(item="t")])),
         pb.DdlStatement(create_hold=pb.CreateHoldStatement(name=pb.ObjectName(item="h"), max_lag=pb.MaxLag())),
-        pb.DdlStatement(set_retain=pb.SetRetainStatement(type=1, name=pb.ObjectName(item="t"))),
+        pb.DdlStatement(set_retain=pb.SetRetainStatement(type=KIND, name=pb.ObjectName(item="t"))),
         *(
             pb.DdlStatement(add_columns=pb.AddColumnsStatement(name=pb.ObjectName(item="t"), columns=columns))
             for columns in (

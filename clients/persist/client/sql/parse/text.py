@@ -163,7 +163,7 @@ def near(word: str) -> str:
     import difflib
 
     alike = difflib.get_close_matches(word, KNOWN, n=1)
-    return f"{alike[0]}?" if alike else f"statements begin with {', '.join(KNOWN[:8])} …"
+    return f"did you mean {alike[0]}?" if alike else f"statements begin with {', '.join(KNOWN[:8])} …"
 
 
 def _ending(tokens: Tokens, statement: Statement) -> Statement:

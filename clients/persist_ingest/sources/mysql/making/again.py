@@ -11,7 +11,7 @@ from persist import Schema
 from persist.sources import SourceFrontier
 from persist.typed import Fields
 from persist_ingest.sources.mysql import catalog, upstream
-from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
+from persist_ingest.sources.mysql.definition import MySqlDefinition
 from persist_ingest.sources.mysql.making import pieces
 from persist_ingest.sources.mysql.making.checks import check_server
 from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
@@ -20,33 +20,15 @@ from persist_ingest.sources.mysql.reader import KIND, LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import taken
 from persist_ingest.sources.port import Changes, Piece
-from persist_ingest.sources.regrown import grown, recalled
+from persist_ingest.sources.tables.anew import ReadAnew
 
 
-class MySqlTableAnew:
+class MySqlTableAnew(ReadAnew[MySqlConnection, MySqlDefinition, KeyOrder]):
     """Implements the Anew port."""
-
-    def __init__(
-        self, session: MySqlConnection, definition: MySqlDefinition, schema: Schema, order: KeyOrder | None
-    ) -> None:
-        """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
-        self._session = session
-        self._definition = definition
-        self._schema = schema
-        self._order = order
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     @property
     def keyed(self) -> bool:
         return False
-
-    @property
-    def begun(self) -> Mapping[str, object]:
-        order = None if self._order is None else self._order.to_json()
-        return {"definition": self._definition.to_json(), "order": order}
 
     def about(self) -> int:
         (table,) = self._definition.tables
@@ -71,15 +53,6 @@ class MySqlTableAnew:
         log = LogTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
         return pieces.logged(log, begin, end)
 
-    def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
-        definition = MySqlDefinition.from_json(given)
-        altered_ms = {table.export: table.altered_ms for table in definition.tables}
-        tables = tuple(
-            replace(table, since=through.bound(0) or 0, altered_ms=altered_ms.get(table.export, ()))
-            for table in self._definition.tables
-        )
-        return definition.within(replace(self._definition, tables=tables)).to_json()
-
 
 @contextmanager
 def begun_again(
@@ -98,15 +71,6 @@ def begun_again(
         listed = listed_alone(session, known)
         table = redefined(session, listed, known, definition.zero_dates)
         check_charsets(session, [table])
-        table = _recalled(schema, replace(table, since=0))
-        fields = grown(schema, {column.called: column.type.arrow for column in table.columns}, export)
-        yield MySqlTableAnew(session, replace(definition, tables=(table,)), fields, KeyOrder.of(table))
-
-
-def _recalled(schema: Schema, table: Table) -> Table:
-    fields = recalled(schema, [(column.called, column.type.arrow) for column in table.columns])
-    columns = tuple(
-        replace(column, field="" if field == column.name else field)
-        for column, field in zip(table.columns, fields, strict=True)
-    )
-    return replace(table, columns=columns)
+        table = table.read_up_to(0).recalled(schema)
+        alone = replace(definition, tables=(table,))
+        yield MySqlTableAnew(session, alone, table.grown(schema), KeyOrder.of(table))

@@ -6,7 +6,6 @@ Source: sources.md section 1.
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from persist import Schema, UsageError
 from persist_ingest.sources.mysql import catalog
 from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.charsets import Charsets
@@ -15,8 +14,9 @@ from persist_ingest.sources.mysql.definition import MySqlColumn, Table
 from persist_ingest.sources.mysql.making.checks import check_table
 from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
 from persist_ingest.sources.mysql.session import MySqlConnection
-from persist_ingest.sources.naming import called
 from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.tables.naming import called
+from persist_ingest.sources.tables.options import check_distinct, left_out
 
 
 def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]:
@@ -43,20 +43,8 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
         raise SourceFailure("there are no tables to read", hint="correct options tables and excludeTables")
     for each in wanted:
         check_table(session, each)
-    _check_names(wanted)
+    check_distinct([f"{each.database}.{each.name}" for each in wanted])
     return wanted
-
-
-def _check_names(tables: Sequence[ListedTable]) -> None:
-    """Exports are distinguished by their names, and in SQL not by case."""
-    known: dict[str, str] = {}
-    for table in tables:
-        export = f"{table.database}.{table.name}"
-        other = known.setdefault(export.lower(), export)
-        if other != export:
-            raise SourceFailure(
-                "two tables would be exports of one name", hint="make a source for each of them", tables=[other, export]
-            )
 
 
 def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[str], zero: ZeroDates) -> Table:
@@ -85,42 +73,15 @@ def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[
 
 def excluded(
     session: MySqlConnection, options: MySqlOptions, tables: Sequence[ListedTable]
-) -> dict[tuple[str, str], set[str]]:
+) -> dict[tuple[str, str], tuple[str, ...]]:
     """By table the columns that are not to be read. Raises SourceFailure for a name that is not there."""
     names = {
-        (table.database, table.name): [each.name for each in catalog.columns(session, table.database, table.name)]
+        (table.database, table.name): [
+            (table.database, table.name, each.name) for each in catalog.columns(session, table.database, table.name)
+        ]
         for table in tables
     }
-    every = {(*table, column) for table, columns in names.items() for column in columns}
-    for option, given in (("includeColumns", options.include_columns), ("excludeColumns", options.exclude_columns)):
-        missing = set(given) - every
-        if missing:
-            shown = ", ".join(sorted(map(".".join, missing)))
-            raise SourceFailure("there is nothing of that name", hint=f"correct option {option}", names=shown)
-    some = {name[:2] for name in options.include_columns}
-    return {
-        table: {
-            column
-            for column in columns
-            if (*table, column) in options.exclude_columns
-            or (table in some and (*table, column) not in options.include_columns)
-        }
-        for table, columns in names.items()
-    }
-
-
-def initial_schema(table: Table) -> Schema:
-    """What the shard of a table begins with. Raises SourceFailure."""
-    try:
-        return table.initial()
-    except UsageError as error:
-        details = {**error.details, "table": table.export}
-        raise SourceFailure(error.message, hint=error.hint, **details) from error
-
-
-def at(tables: Sequence[Table], offset: int) -> tuple[Table, ...]:
-    """The same, as they are at a position."""
-    return tuple(replace(table, since=offset) for table in tables)
+    return left_out(names, options.include_columns, options.exclude_columns)
 
 
 def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:

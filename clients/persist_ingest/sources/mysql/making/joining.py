@@ -1,12 +1,12 @@
 """Tables that join a source. Source: sources.md section 1."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from persist import InvalidArgument
 from persist_ingest.sources.mysql import upstream
 from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_filters
-from persist_ingest.sources.mysql.making.defining import check_charsets, initial_schema, listed_alone, redefined
+from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
 from persist_ingest.sources.mysql.making.options import parse_table
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import Joined
@@ -16,23 +16,16 @@ def joined(definition: MySqlDefinition, name: str) -> Joined:
     """See Joins."""
     database, called = parse_table(name)
     asked = Table(database=database, name=called, key=(), columns=())
-    for other in definition.tables:
-        if other.export.lower() == asked.export.lower():
-            raise InvalidArgument(
-                "the source has an export of this name already",
-                hint="persist source status shows them",
-                export=other.export,
-            )
+    definition.check_new(asked.export)
     withheld = dict(definition.withheld).get(asked.export, ())
     with MySqlConnection(definition.server) as session:
         upstream.check_server(session, definition)
         listed = listed_alone(session, asked)
         check_filters(session, [database])
-        known = Table(database=database, name=called, key=(), columns=(), excluded=withheld)
-        table = redefined(session, listed, known, definition.zero_dates)
+        table = redefined(session, listed, replace(asked, excluded=withheld), definition.zero_dates)
         check_charsets(session, [table])
 
     def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
         return MySqlDefinition.from_json(given).joined(table).to_json()
 
-    return Joined(export=table.export, schema=initial_schema(table), renewed=renewed)
+    return Joined(export=table.export, schema=table.initial(), renewed=renewed)

@@ -1,6 +1,5 @@
 """What a MySQL source is made with, as values. Source: design 003; architecture.md section 8."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +10,7 @@ from persist_ingest.sources.mysql.column_types import ZeroDates
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.options import check_options, one_of, required
 from persist_ingest.sources.secret import check_place
+from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
 
 NAMES: Final = (
     "host",
@@ -31,13 +31,10 @@ NAMES: Final = (
     "badRows",
     "onAltered",
 )
-STALL: Final = "stall"
-RESNAPSHOT: Final = "resnapshot"
 EVERY: Final = "*"
 """In place of a table's name: all that the database has when the source is made."""
-_PART: Final = r"\s*(?:`((?:[^`]|``)+)`|([^\s`.,]+))\s*"
-_TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
-_COLUMN: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}(?:,|$)")
+_NAMES: Final = NamesInSql("`")
+_TABLES: Final = "shop.orders, shop.`line items`"
 _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
 
 
@@ -62,29 +59,30 @@ class MySqlOptions:
 def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
     """The options of a source. Raises InvalidArgument for what is unknown, missing or malformed."""
     given = check_options(raw, NAMES, "the MySQL source")
-    if one_of(given, "badRows", ("fail", "divert"), "fail") != "fail":
-        raise InvalidArgument("the MySQL source can only fail on bad rows", hint="leave badRows out")
+    check_rows_fail(given)
     server_id = given.whole("serverId") or 0
     if server_id >= 1 << 32:
         raise InvalidArgument("option serverId is beyond 32 bits", hint="leave it out", got=server_id)
     return MySqlOptions(
         server=_server(given),
-        tables=_parsed("tables", required(given, "tables", "shop.orders"), _TABLE, "shop.orders, shop.`line items`"),
-        exclude_tables=_names(given, "excludeTables", _TABLE, "shop.log"),
-        include_columns=_names(given, "includeColumns", _COLUMN, "shop.orders.id"),
-        exclude_columns=_names(given, "excludeColumns", _COLUMN, "shop.orders.secret"),
+        tables=_NAMES.parsed(
+            "tables", required(given, "tables", "shop.orders"), _NAMES.table, "shop.orders, shop.`line items`"
+        ),
+        exclude_tables=_NAMES.of(given, "excludeTables", _NAMES.table, "shop.log"),
+        include_columns=_NAMES.of(given, "includeColumns", _NAMES.column, "shop.orders.id"),
+        exclude_columns=_NAMES.of(given, "excludeColumns", _NAMES.column, "shop.orders.secret"),
         server_id=server_id,
         zero_dates=ZeroDates(one_of(given, "zeroDates", [each.value for each in ZeroDates], ZeroDates.FAIL.value)),
-        takes_over=one_of(given, "onAltered", (STALL, RESNAPSHOT), STALL) == RESNAPSHOT,
+        takes_over=takes_over(given),
     )
 
 
 def parse_table(text: str) -> tuple[str, str]:
     """Database and name of one table. Raises InvalidArgument."""
-    found = _parsed("tables", text, _TABLE, "shop.orders, or shop.`line items`")
-    if len(found) > 1 or EVERY in found[0]:
+    found = _NAMES.one_table(text, "shop.orders, or shop.`line items`")
+    if EVERY in found:
         raise InvalidArgument("one table at a time", hint="repeat it for each", tables=text)
-    return found[0][0], found[0][1]
+    return found
 
 
 def _server(given: Given) -> Server:
@@ -111,26 +109,3 @@ def _server(given: Given) -> Server:
         cert=given.get("tlsCert") or "",
         key=given.get("tlsKey") or "",
     )
-
-
-def _names(given: Given, name: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
-    text = given.get(name)
-    return () if text is None else _parsed(name, text, form, such)
-
-
-def _parsed(name: str, text: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
-    found, at = list[tuple[str, ...]](), 0
-    while at < len(text):
-        match = form.match(text, at)
-        if match is None:
-            raise InvalidArgument(f"option {name} is malformed", hint=f"such as {such}", at=text[at : at + 60])
-        found.append(tuple(_unquoted(match, first) for first in range(1, form.groups, 2)))
-        at = match.end()
-    if not found or len(set(found)) < len(found):
-        raise InvalidArgument(f"option {name} names none, or one twice", hint="name each once", **{name: text})
-    return tuple(found)
-
-
-def _unquoted(match: re.Match[str], first: int) -> str:
-    quoted: str | None = match[first]
-    return match[first + 1] if quoted is None else quoted.replace("``", "`")

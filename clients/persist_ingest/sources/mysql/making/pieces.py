@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.sources import SourceFrontier
-from persist_ingest.sources.gathering import Bools
 from persist_ingest.sources.mysql import catalog
 from persist_ingest.sources.mysql.column_types import ColumnKind
 from persist_ingest.sources.mysql.decoding import plain
@@ -25,8 +24,9 @@ from persist_ingest.sources.mysql.reader import LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection, quoted
 from persist_ingest.sources.mysql.snapshot import MomentTask, moment
 from persist_ingest.sources.port import Changes, ExportEmptied, TableAltered, Truncated
+from persist_ingest.sources.tables.gathering import Bools
+from persist_ingest.sources.tables.pieces import PIECE_BYTES, rows_of_piece
 
-PIECE_BYTES: Final = 32 << 20
 _WHOLE: Final = frozenset({ColumnKind.INT, ColumnKind.YEAR})
 
 
@@ -142,7 +142,7 @@ def opened(
     """The piece of the only table of a definition behind a key, at this moment. Raises TableAltered, HeldUp."""
     (table,) = definition.tables
     known, size = catalog.about(session, table.database, table.name)
-    rows = max(1, min(rows, rows if not known or not size else PIECE_BYTES * known // size))
+    rows = rows_of_piece(rows, known, size, PIECE_BYTES)
     with moment(definition.server, [(table.database, table.name)]) as now:
         there = redefined(session, listed_alone(session, table), table, definition.zero_dates)
         kinds = {column.name: column.type for column in there.columns}

@@ -15,15 +15,16 @@ from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of
 from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
-from persist_ingest.sources.mysql.making.defining import at, check_charsets, chosen, defined, excluded, initial_schema
+from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, excluded
 from persist_ingest.sources.mysql.making.joining import joined
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
-from persist_ingest.sources.mysql.making.over import taken_over
-from persist_ingest.sources.mysql.making.pieces import PIECE_BYTES, KeyOrder
+from persist_ingest.sources.mysql.making.pieces import KeyOrder
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, TakenOver
+from persist_ingest.sources.tables.pieces import PIECE_BYTES, in_pieces
+from persist_ingest.sources.tables.taking_over import taken_over
 
 LOCK_SECONDS: Final = 10.0
 AT_ONCE_BYTES: Final = PIECE_BYTES
@@ -46,7 +47,7 @@ class MySqlSource:
             names = [(table.database, table.name) for table in tables]
             now = stack.enter_context(moment(parsed.server, names, lock_seconds=LOCK_SECONDS))
             definition = _defined(session, now, parsed, tables)
-            schemas = {table.export: initial_schema(table) for table in definition.tables}
+            schemas = {table.export: table.initial() for table in definition.tables}
             reader = MySqlReader(definition, schemas)
             stack.callback(reader.close)
             pieces = _in_pieces(session, definition)
@@ -115,7 +116,7 @@ def _defined(
         base=base,
         begun=Mark(offset=0, gtids=""),
         mark=Mark(offset=0, gtids=""),
-        tables=at(found, now.offset),
+        tables=tuple(table.read_up_to(now.offset) for table in found),
         server_id=options.server_id,
         takes_over=options.takes_over,
         zero_dates=options.zero_dates,
@@ -131,11 +132,10 @@ def _defined(
 
 
 def _in_pieces(session: MySqlConnection, definition: MySqlDefinition) -> tuple[str, ...]:
-    """The exports that are too large to be begun with again, and can be divided. The smallest are read at once."""
-    sizes = {table.export: catalog.about(session, table.database, table.name)[1] for table in definition.tables}
-    whole, found = 0, []
-    for table in sorted(definition.tables, key=lambda table: sizes[table.export]):
-        whole += sizes[table.export]
-        if whole > AT_ONCE_BYTES and KeyOrder.of(table) is not None:
-            found.append(table.export)
-    return tuple(found)
+    """See ``in_pieces``."""
+    return in_pieces(
+        definition.tables,
+        lambda table: catalog.about(session, table.database, table.name)[1],
+        lambda table: KeyOrder.of(table) is not None,
+        AT_ONCE_BYTES,
+    )

@@ -23,7 +23,7 @@ from persist_ingest.sources.postgres.making.defining import check_alone, defined
 from persist_ingest.sources.postgres.order import Order
 from persist_ingest.sources.postgres.reader import KIND, ChangesTask
 from persist_ingest.sources.postgres.session import UpstreamConnection
-from persist_ingest.sources.regrown import grown, recalled
+from persist_ingest.sources.tables.anew import ReadAnew
 
 WRITERS_SECONDS: Final = 10.0
 """For how long those are waited for that write into a table when it begins to be read."""
@@ -41,30 +41,12 @@ WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHER
 """
 
 
-class TableAnew:
+class TableAnew(ReadAnew[UpstreamConnection, PostgresDefinition, Order]):
     """Implements the Anew port."""
-
-    def __init__(
-        self, session: UpstreamConnection, definition: PostgresDefinition, schema: Schema, order: Order | None
-    ) -> None:
-        """``definition``: of this table alone, under which all of it is read; ``order``: of its pieces."""
-        self._session = session
-        self._definition = definition
-        self._schema = schema
-        self._order = order
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
 
     @property
     def keyed(self) -> bool:
         return self._definition.tables[0].by_key
-
-    @property
-    def begun(self) -> Mapping[str, object]:
-        order = None if self._order is None else self._order.to_json()
-        return {"definition": self._definition.to_json(), "order": order}
 
     def about(self) -> int:
         return pieces.about(self._session, self._definition.tables[0])[0]
@@ -98,15 +80,6 @@ class TableAnew:
         for _, changes in pieces.logged(log, begin, end):
             yield changes
 
-    def renewed(self, given: Mapping[str, object], through: SourceFrontier) -> Mapping[str, object]:
-        definition = PostgresDefinition.from_json(given)
-        altered_ms = {table.export: table.altered_ms for table in definition.tables}
-        tables = tuple(
-            replace(table, through=through.bound(0) or 0, altered_ms=altered_ms.get(table.export, ()))
-            for table in self._definition.tables
-        )
-        return definition.within(replace(self._definition, tables=tables)).to_json()
-
 
 @contextmanager
 def begun_again(
@@ -127,10 +100,9 @@ def begun_again(
         with locked(definition.dsn, listed) as holder:
             now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
             alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
-            (table,) = (_renamed(schema, table) for table in alone.tables)
+            (table,) = (table.recalled(schema) for table in alone.tables)
             order = Order.of(holder, table)
-        grown = _grown(schema, table)
-        yield TableAnew(session, replace(alone, tables=(table,)), grown, order)
+        yield TableAnew(session, replace(alone, tables=(table,)), table.grown(schema), order)
 
 
 def _left_out(known: PublishedTable, oid: int, now: TableForm) -> tuple[str, ...]:
@@ -162,18 +134,3 @@ def _await_writers(session: UpstreamConnection, table: PublishedTable) -> None:
                 transactions="; ".join(sorted(before[each] for each in left)),
             )
         threading.Event().wait(0.02)
-
-
-def _renamed(schema: Schema, table: PublishedTable) -> PublishedTable:
-    """The table, its columns called otherwise where the collection has one of that name and of another type."""
-    fields = recalled(schema, [(column.called, column.type.arrow) for column in table.columns])
-    columns = [
-        replace(column, field="" if field == column.name else field)
-        for column, field in zip(table.columns, fields, strict=True)
-    ]
-    return replace(table, columns=tuple(columns))
-
-
-def _grown(schema: Schema, table: PublishedTable) -> Schema:
-    """The schema of the shard, with columns that the table got since. Raises SourceFailure where it has others."""
-    return grown(schema, {column.called: column.type.arrow for column in table.columns}, table.export)

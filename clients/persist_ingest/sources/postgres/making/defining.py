@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from persist import Determinate, Schema, UsageError
+from persist import Determinate
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Listed, quoted
@@ -157,12 +157,3 @@ def check_alone(session: UpstreamConnection, definition: PostgresDefinition, sch
         check_generated(session, table)
         session.run(statement)
     return table
-
-
-def initial_schema(table: PublishedTable) -> Schema:
-    """What the shard of a table begins with. Raises SourceFailure."""
-    try:
-        return table.initial()
-    except UsageError as error:
-        details = {**error.details, "table": table.export}
-        raise SourceFailure(error.message, hint=error.hint, **details) from error

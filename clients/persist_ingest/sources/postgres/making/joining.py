@@ -9,7 +9,7 @@ from persist_ingest.sources.postgres.catalog import Listed, quoted
 from persist_ingest.sources.postgres.checks import check_identities, check_upstream
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications
-from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, initial_schema, locked
+from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, locked
 from persist_ingest.sources.postgres.making.options import parse_table
 from persist_ingest.sources.postgres.session import UpstreamConnection
 
@@ -31,7 +31,7 @@ def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
     def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
         return PostgresDefinition.from_json(given).joined(table).to_json()
 
-    return Joined(export=table.export, schema=initial_schema(table), renewed=renewed)
+    return Joined(export=table.export, schema=table.initial(), renewed=renewed)
 
 
 def _listed(session: UpstreamConnection, definition: PostgresDefinition, names: tuple[str, str]) -> Listed:
@@ -40,13 +40,7 @@ def _listed(session: UpstreamConnection, definition: PostgresDefinition, names: 
         raise InvalidArgument("there is no such table", hint="as public.orders", table=".".join(names))
     check_kinds(found)
     (table,) = found
-    for other in definition.tables:
-        if other.export.lower() == table.export.lower():
-            raise InvalidArgument(
-                "the source has an export of this name already",
-                hint="persist source status shows them",
-                export=other.export,
-            )
+    definition.check_new(table.export)
     publication = catalog.publication(session, definition.publication)
     if table.kind == "p" and publication is not None and not publication.by_root:
         raise SourceFailure(

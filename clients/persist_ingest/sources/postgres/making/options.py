@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from persist import InvalidArgument
-from persist_ingest.sources.options import check_options
+from persist_ingest.given import Given
+from persist_ingest.sources.options import check_options, required
+from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
 
 NAMES: Final = (
     "dsn",
@@ -28,13 +30,9 @@ NAMES: Final = (
 )
 ALTERABLE: Final = ("onAltered",)
 """Those that may be given otherwise later."""
-STALL: Final = "stall"
-RESNAPSHOT: Final = "resnapshot"
 _NAME_MAX: Final = 63
-_PART: Final = r'\s*(?:"((?:[^"]|"")+)"|([^\s".,]+))\s*'
-_TABLE: Final = re.compile(rf"{_PART}\.{_PART}(?:,|$)")
-_RENAME: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}:{_PART}(?:,|$)")
-_COLUMN: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}(?:,|$)")
+_TASKS_MAX: Final = 1000
+_NAMES: Final = NamesInSql('"', str.lower)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +63,26 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
 
     ``token``: of this attempt alone. Slots are named for a whole server, so it is in the name of one that is not given.
     """
-    raw = check_options(raw, NAMES, "the PostgreSQL source").values
-    if not raw.get("dsn"):
-        raise InvalidArgument("option dsn is missing", hint="such as host=db dbname=shop user=persist")
-    if raw.get("badRows", "fail") != "fail":
-        raise InvalidArgument("the PostgreSQL source can only fail on bad rows", hint="leave badRows out")
+    given = check_options(raw, NAMES, "the PostgreSQL source")
+    dsn = required(given, "dsn", "'host=db dbname=shop user=persist'")
+    check_rows_fail(given)
     standard = default_name(source)
-    slot = raw.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
+    slot = given.get("slot") or f"{standard[: _NAME_MAX - len(token) - 1]}_{token}"
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
         raise InvalidArgument("this cannot name a slot", hint="use a-z, 0-9 and _, at most 63", slot=slot)
     return Options(
-        dsn=raw["dsn"],
-        tables=_tables(raw["tables"]) if "tables" in raw else None,
-        exclude_tables=_names(raw, "excludeTables", _TABLE, "public.log"),
-        include_columns=_names(raw, "includeColumns", _COLUMN, "public.orders.id"),
-        exclude_columns=_names(raw, "excludeColumns", _COLUMN, "public.orders.secret"),
-        renames=_names(raw, "renameColumns", _RENAME, "public.orders.ts:moment"),
-        publication=raw.get("publication") or standard,
+        dsn=dsn,
+        tables=_tables(given),
+        exclude_tables=_NAMES.of(given, "excludeTables", _NAMES.table, "public.log"),
+        include_columns=_NAMES.of(given, "includeColumns", _NAMES.column, "public.orders.id"),
+        exclude_columns=_NAMES.of(given, "excludeColumns", _NAMES.column, "public.orders.secret"),
+        renames=_NAMES.of(given, "renameColumns", _NAMES.renamed, "public.orders.ts:moment"),
+        publication=given.get("publication") or standard,
         slot=slot,
-        set_replica_identity=_flag(raw, "setReplicaIdentity"),
-        replace_slot=_flag(raw, "replaceSlot"),
-        snapshot_tasks=_count(raw, "snapshotTasks", 4),
-        takes_over=_takes_over(raw.get("onAltered", STALL)),
+        set_replica_identity=given.flag("setReplicaIdentity", False),
+        replace_slot=given.flag("replaceSlot", False),
+        snapshot_tasks=_snapshot_tasks(given),
+        takes_over=takes_over(given),
     )
 
 
@@ -97,13 +93,7 @@ def parse_altered(raw: Mapping[str, str]) -> bool:
         raise InvalidArgument(
             "this option is as the source was created with", hint=f"of {', '.join(ALTERABLE)}", option=fixed[0]
         )
-    return _takes_over(check_options(raw, ALTERABLE, "a source that is there").values["onAltered"])
-
-
-def _takes_over(text: str) -> bool:
-    if text not in (STALL, RESNAPSHOT):
-        raise InvalidArgument(f"option onAltered is {STALL} or {RESNAPSHOT}", hint="correct it", got=text)
-    return text == RESNAPSHOT
+    return takes_over(check_options(raw, ALTERABLE, "a source that is there"))
 
 
 def default_name(source: str) -> str:
@@ -113,48 +103,19 @@ def default_name(source: str) -> str:
 
 def parse_table(text: str) -> tuple[str, str]:
     """Schema and name of one table. Raises InvalidArgument."""
-    found = _parsed("tables", text, _TABLE, 'public.orders, or public."Line Items"')
-    if len(found) > 1:
-        raise InvalidArgument("one table at a time", hint="repeat it for each", tables=text)
-    return found[0][0], found[0][1]
+    return _NAMES.one_table(text, 'public.orders, or public."Line Items"')
 
 
-def _tables(text: str) -> tuple[tuple[str, str], ...]:
-    found = _parsed("tables", text, _TABLE, 'public.orders, public."Line Items"')
+def _tables(given: Given) -> tuple[tuple[str, str], ...] | None:
+    text = given.get("tables")
+    if text is None:
+        return None
+    found = _NAMES.parsed("tables", text, _NAMES.table, 'public.orders, public."Line Items"')
     return tuple((schema, name) for schema, name in found)
 
 
-def _names(raw: Mapping[str, str], name: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
-    return _parsed(name, raw[name], form, such) if name in raw else ()
-
-
-def _parsed(name: str, text: str, form: re.Pattern[str], such: str) -> tuple[tuple[str, ...], ...]:
-    found, at = list[tuple[str, ...]](), 0
-    while at < len(text):
-        match = form.match(text, at)
-        if match is None:
-            raise InvalidArgument(f"option {name} is malformed", hint=f"such as {such}", at=text[at : at + 60])
-        found.append(tuple(_unquoted(match, first) for first in range(1, form.groups, 2)))
-        at = match.end()
-    if not found or len(set(found)) < len(found):
-        raise InvalidArgument(f"option {name} names none, or one twice", hint="name each once", **{name: text})
-    return tuple(found)
-
-
-def _unquoted(match: re.Match[str], first: int) -> str:
-    quoted: str | None = match[first]
-    return match[first + 1].lower() if quoted is None else quoted.replace('""', '"')
-
-
-def _flag(raw: Mapping[str, str], name: str) -> bool:
-    value = str(raw.get(name, "false")).lower()
-    if value not in ("true", "false"):
-        raise InvalidArgument(f"option {name} is true or false", hint="correct it", got=value)
-    return value == "true"
-
-
-def _count(raw: Mapping[str, str], name: str, default: int) -> int:
-    value = str(raw.get(name, default))
-    if not value.isdigit() or not 1 <= int(value) <= 1000:
-        raise InvalidArgument(f"option {name} is a number from 1 to 1000", hint="correct it", got=value)
-    return int(value)
+def _snapshot_tasks(given: Given) -> int:
+    tasks = given.whole("snapshotTasks", least=1) or 4
+    if tasks > _TASKS_MAX:
+        raise InvalidArgument("option snapshotTasks is too large", hint=f"at most {_TASKS_MAX}", got=tasks)
+    return tasks

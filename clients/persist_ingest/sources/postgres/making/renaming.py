@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 from persist import InvalidArgument
-from persist_ingest.sources.naming import free_name
+from persist_ingest.sources.tables.naming import free_name
 
 _OPTION: Final = "renameColumns"
 

@@ -5,7 +5,7 @@ locked for that: the slot waits for transactions that write, and one of them may
 Source: sources.md section 1.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,21 +27,21 @@ from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import FULL, Listed, quoted
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.making import publications, slots
-from persist_ingest.sources.postgres.making.beginning import in_pieces
+from persist_ingest.sources.postgres.making.beginning import begun_in_pieces
 from persist_ingest.sources.postgres.making.defining import (
     check_generated,
     check_kinds,
     check_policies,
     defined,
-    initial_schema,
     is_by_key,
 )
 from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_altered, parse_options
-from persist_ingest.sources.postgres.making.over import taken_over
 from persist_ingest.sources.postgres.making.renaming import checked
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
+from persist_ingest.sources.tables.options import check_distinct, check_there, left_out
+from persist_ingest.sources.tables.taking_over import taken_over
 
 VERSION_MIN: Final = 140_000
 ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
@@ -203,7 +203,7 @@ def _begun(
     definition = replace(definition, slot_point=point, mark=mark if made else "")
     reader = PostgresReader(definition, schemas)
     stack.callback(reader.close)
-    pieces = in_pieces(session, definition)
+    pieces = begun_in_pieces(session, definition)
     at_once = definition.of({table.export for table in definition.tables} - {*pieces})
     return Beginning(
         definition=definition.to_json(),
@@ -217,7 +217,7 @@ def _begun(
 
 def _schemas(definition: PostgresDefinition) -> dict[str, Schema]:
     """What the shards begin with. Raises SourceFailure."""
-    return {table.export: initial_schema(table) for table in definition.tables}
+    return {table.export: table.initial() for table in definition.tables}
 
 
 def _check_readable(session: UpstreamConnection, definition: PostgresDefinition) -> None:
@@ -272,14 +272,14 @@ def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], ma
                 publication=options.publication,
             )
         tables = catalog.published_tables(session, options.publication)
-        _check_there("excludeTables", options.exclude_tables, {(table.schema, table.name) for table in tables})
+        check_there("excludeTables", options.exclude_tables, {(table.schema, table.name) for table in tables})
         tables = [table for table in tables if (table.schema, table.name) not in options.exclude_tables]
     else:
         tables = _named(session, options)
     if not tables:
         raise SourceFailure("the publication has no tables", hint="ALTER PUBLICATION ... ADD TABLE")
     check_kinds(tables)
-    _check_names(tables)
+    check_distinct([table.export for table in tables])
     check_policies(session, tables)
     publishes = ALL_KINDS if existing is None else existing.publishes
     if existing is not None:
@@ -322,13 +322,6 @@ def _at(dsn: str, snapshot: str) -> Iterator[UpstreamConnection]:
         yield session
 
 
-def _check_there(option: str, named: Collection[tuple[str, ...]], there: Collection[tuple[str, ...]]) -> None:
-    missing = set(named) - set(there)
-    if missing:
-        shown = sorted(map(".".join, missing))
-        raise SourceFailure("there is nothing of that name", hint=f"correct option {option}", names=", ".join(shown))
-
-
 def _named(session: UpstreamConnection, options: Options) -> list[Listed]:
     assert options.tables is not None
     if options.exclude_tables:
@@ -343,19 +336,6 @@ def _named(session: UpstreamConnection, options: Options) -> list[Listed]:
             "there are no such tables", hint="correct option tables", tables=sorted(map(".".join, missing))
         )
     return tables
-
-
-def _check_names(tables: Sequence[Listed]) -> None:
-    """Exports are distinguished by their names, and in SQL not by case."""
-    named: dict[str, Listed] = {}
-    for table in tables:
-        other = named.setdefault(table.export.lower(), table)
-        if other is not table:
-            raise SourceFailure(
-                "two tables would be exports of one name",
-                hint="make a source for each of them",
-                tables=[quoted(each.schema, each.name) for each in (other, table)],
-            )
 
 
 def _check_publication(found: catalog.Publication, options: Options, tables: Sequence[Listed]) -> None:
@@ -447,19 +427,7 @@ def _define(
 
 def _excluded(holder: UpstreamConnection, options: Options, chosen: Sequence[Listed]) -> dict[int, tuple[str, ...]]:
     """By table the columns that are not to be read."""
-    names = _columns(holder, chosen)
-    every = {name for each in names.values() for name in each}
-    _check_there("includeColumns", options.include_columns, every)
-    _check_there("excludeColumns", options.exclude_columns, every)
-    some = {name[:2] for name in options.include_columns}
-    return {
-        oid: tuple(
-            name[2]
-            for name in each
-            if name in options.exclude_columns or (name[:2] in some and name not in options.include_columns)
-        )
-        for oid, each in names.items()
-    }
+    return left_out(_columns(holder, chosen), options.include_columns, options.exclude_columns)
 
 
 def _columns(holder: UpstreamConnection, chosen: Sequence[Listed]) -> dict[int, list[tuple[str, str, str]]]:

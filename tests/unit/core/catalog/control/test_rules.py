@@ -1,5 +1,7 @@
 """Tokens, pace, leftovers and what is observed: the smaller decisions of what controls collections."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,7 +133,7 @@ def test_only_claims_are_doubted(hours: int, claims: bool) -> None:
     assert quarantined({each.id: each}, {}, now) == frozenset()
 
 
-def item(number: int, kind: ObjectType, *depends_on: int, stored: bool = True, **more: object) -> Described:
+def item(number: int, kind: ObjectType, *depends_on: int, stored: bool = True, **more: Any) -> Described:
     return Described(
         id=id_of(number), kind=kind, name=QualifiedName(f"i{number}"), owner=SUPERUSER,
         depends_on=tuple(map(id_of, depends_on)), data=shard_of(number) if stored else None, **more,

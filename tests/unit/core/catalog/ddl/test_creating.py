@@ -1,5 +1,7 @@
 """Tables, sources, views, materialized views, indexes, sinks, and shards that become items. Design document 4."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from unit.core.catalog.ddl.world import ME, ROWS, World, drop, hold, index, materialized, name, source, table, view
@@ -152,7 +154,7 @@ def test_a_source_feeds_subsources(world: World) -> None:
     assert world.names(ObjectType.SUBSOURCE) == []
 
 
-def cdc(text: str, feeds: str, **options: object) -> CreateSource:
+def cdc(text: str, feeds: str, **options: Any) -> CreateSource:
     return source(text, feeds, type="cdcv2", **options)
 
 

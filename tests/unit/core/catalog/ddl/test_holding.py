@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from sure import as_a
 from unit.core.catalog.ddl.world import (
     ME,
     ROWS,
@@ -43,7 +44,7 @@ from persist.core.catalog.kinds import HOLD
 from persist.core.catalog.objects import Hold as HoldRow
 from persist.core.catalog.objects import HoldKey
 from persist.core.catalog.transaction import CatalogTransaction
-from persist.core.catalog.values import ObjectType, Retain
+from persist.core.catalog.values import AuditAlteredV1, ObjectType, Retain
 from persist.core.frontier import Antichain
 from persist.core.time.errors import DependentObjects, HoldOverdue, MultipleTimelines
 from persist.core.time.hold import HOUR_MS, Interval, OnLag
@@ -191,7 +192,7 @@ def test_advance_to_a_time(world: World) -> None:
     world.run(hold("h", "t"))
     effects, _ = world.run(AdvanceHold(name("h"), 17))
     assert (effects.held[0].at, world.hold("h").at) == (17, 17)
-    assert world.events[-1].details.property == "at"
+    assert as_a(AuditAlteredV1, world.events[-1].details).property == "at"
 
 
 def test_how_far_back_an_advance_may_go(world: World) -> None:
@@ -416,7 +417,8 @@ def test_many_advances_have_an_outcome_each(world: World) -> None:
     ]
     assert (world.hold("h").at, world.hold("g").at) == (14, 16)
     assert {each.at for each in effects.held} == {14, 16}
-    assert [(event.details.before, event.details.after) for event in world.events] == [("10", "14"), ("10", "16")]
+    details = [as_a(AuditAlteredV1, event.details) for event in world.events]
+    assert [(each.before, each.after) for each in details] == [("10", "14"), ("10", "16")]
 
 
 def test_the_time_is_stored_in_the_catalog(world: World) -> None:

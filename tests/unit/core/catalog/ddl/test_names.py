@@ -1,6 +1,7 @@
 """Names: what every environment begins with, where they are looked up, and what is said when nothing is there."""
 
 import pytest
+from sure import as_a
 from unit.core.catalog.ddl.world import ME, ROWS, World, drop, hold, name, source, table, view
 from unit.core.catalog.samples import commit, database, snapshot, user
 
@@ -103,7 +104,7 @@ def test_the_life_of_holds_is_shown(world: World) -> None:
     (late,) = rows(world, "holds", far)
     assert (late["state"], late["retained_bytes"]) == ("lagging", 77)
     assert late["reason"] == "it is behind persist.public.t by 5h33m19s990ms of the 3h that it may be"
-    half = rows(world, "mz_holds")[0]["at"] + late["max_lag"] // 2
+    half = as_a(int, rows(world, "mz_holds")[0]["at"]) + as_a(int, late["max_lag"]) // 2
     near = [rows(world, "holds", Live(uppers={world.get("t").id: Antichain.of(half + more)})) for more in (0, 1)]
     assert [row["state"] for (row,) in near] == ["ok", "lagging"]
 

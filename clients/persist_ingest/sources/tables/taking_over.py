@@ -4,7 +4,11 @@ Source: sources.md section 1, semantics seen (DDL).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
+
+from persist_ingest.sources.port import TakenOver
+from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 
 WITHIN_MS: Final = 86_400_000
 TIMES_MAX: Final = 6
@@ -12,6 +16,20 @@ TIMES_MAX: Final = 6
 FIRST_MS: Final = 10_000
 """After the first time within that time it waits before each, and four times as long as before."""
 _FACTOR: Final = 4
+
+
+def taken_over(definition: TablesDefinition[SourceTable[TableColumn]], export: str, now_ms: int) -> TakenOver | None:
+    """See TakesOver."""
+    tables = definition.of({export}).tables
+    if not definition.takes_over or not tables:
+        return None
+    (table,) = tables
+    found = next_time(table.altered_ms, now_ms)
+    if found is None:
+        return None
+    lately, at_ms, hint = found
+    noted = definition.within(replace(definition, tables=(replace(table, altered_ms=lately),)))
+    return TakenOver(definition=noted.to_json(), at_ms=at_ms, hint=hint)
 
 
 def next_time(altered_ms: Sequence[int], now_ms: int) -> tuple[tuple[int, ...], int, str] | None:

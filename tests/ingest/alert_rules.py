@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "deploy" / "prometheus"
+FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 METRIC = re.compile(r"\bpersist_[a-z_]+")
 EXPRESSION = re.compile(r"^ +expr: (?:\|\n)?((?:.+\n)+?) +(?:for|labels):", re.MULTILINE)
 
