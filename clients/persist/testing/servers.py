@@ -37,6 +37,8 @@ _READY_SECONDS = 120.0
 _OLD_CHILDREN = "pre-existing shared memory block"
 _POLL_SECONDS = 0.02
 _SYSTEM_PATH = f"{os.defpath}:/usr/sbin:/usr/local/sbin"
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES_MIN = 4 << 30
 
 # The guard owns the server: it starts it on request, and kills it and removes its data once our end of the pipe is
 # closed. The kernel closes the pipe however we end, so nothing is left behind even by kill -9.
@@ -226,7 +228,7 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
 
         return _Recipe(command, port, uri, is_ready, stop_signal="QUIT", user=user)
 
-    return _start("postgres", recipe)
+    return _start("postgres", recipe, synced=(config or {}).get("fsync") != "off")
 
 
 def postgres_program(name: str) -> str:
@@ -272,7 +274,7 @@ def start_mariadb(config: Mapping[str, str] | None = None) -> Server:
         command = [*run, *(f"--{name}={value}" for name, value in settings.items())]
         return _Recipe(command, port, f"mysql://127.0.0.1:{port}/", lambda: _mariadb_ready(port), user=user)
 
-    return _start("mariadb", recipe)
+    return _start("mariadb", recipe, synced=False)
 
 
 def has_mariadb() -> bool:
@@ -449,11 +451,15 @@ def free_port() -> int:
     return port
 
 
-def _start(name: str, recipe: Callable[[Path, int], _Recipe]) -> Server:
-    """Start on a free port; another process may take the port first, so try more than once."""
+def _start(name: str, recipe: Callable[[Path, int], _Recipe], *, synced: bool = True) -> Server:
+    """Start on a free port; another process may take the port first, so try more than once.
+
+    What is not ``synced`` lies in memory, where there is room: a database is hundreds of files, and ext4 takes long to
+    make new ones after others were removed.
+    """
     failure: Exception | None = None
     for _ in range(3):
-        directory = Path(tempfile.mkdtemp(prefix=f"persist-{name}-"))
+        directory = Path(tempfile.mkdtemp(prefix=f"persist-{name}-", dir=None if synced else _memory()))
         try:
             return Server(directory, recipe(directory, free_port()))
         except ServerFailed as error:
@@ -461,6 +467,16 @@ def _start(name: str, recipe: Callable[[Path, int], _Recipe]) -> Server:
             shutil.rmtree(directory, ignore_errors=True)
     assert failure is not None
     raise failure
+
+
+def _memory() -> Path | None:
+    """A folder that lies in memory, with room for many small servers, and from which programs run; None without one."""
+    try:
+        found = os.statvfs(_MEMORY)
+    except OSError:
+        return None
+    is_fit = found.f_bavail * found.f_frsize >= _MEMORY_BYTES_MIN and not found.f_flag & os.ST_NOEXEC
+    return _MEMORY if is_fit and os.access(_MEMORY, os.W_OK) else None
 
 
 def _find(package: str, inside: str, fallback: str) -> str:

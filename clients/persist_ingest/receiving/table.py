@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SINCE_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.1
+RELEASE_SECONDS: Final = 0.5
+"""What is not released in that time runs out by itself, and the sender has its answer."""
 LATE_MS: Final = 3_600_000
 """How far behind the clocks of other servers may be: so much more is read of what is remembered."""
 Wanted: TypeAlias = Callable[[], pa.RecordBatch]
@@ -105,11 +107,11 @@ class WebhookTable:
         self._passed(outcome, upper)
 
     def close(self) -> None:
-        """Release what is held for reading. Raises nothing."""
+        """Release what is held for reading, for as long as that does not keep a sender waiting. Raises nothing."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with contextlib.suppress(PersistError):
-                reader.expire()
+                reader.expire(timeout=RELEASE_SECONDS)
 
     def _appended(self, wanted: Wanted, until: float) -> int | None:
         while True:

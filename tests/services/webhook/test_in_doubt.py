@@ -117,8 +117,11 @@ def forgotten(place: Location, leaves: Callable[[], object], returns: Callable[[
     table.leaves = leaves
     batch = Rows(definition_of(source.definition)).of([Delivery(b"{}", {}, system().now_ms(), "a")]).rows
     wanted: Callable[[], pa.RecordBatch] = lambda: batch.slice(0, 0 if known(memory) else 1)  # noqa: E731
+    begun = system().monotonic()
     with pytest.raises(Indeterminate):
-        table.append(wanted, system().monotonic() + 120.0)
+        table.append(wanted, begun + 120.0)
+    # What is held for reading cannot be released, either, and the sender does not wait for that: it took 30 s.
+    assert system().monotonic() - begun < 20.0
     returns()
     table.is_away = False
     assert table.append(wanted, system().monotonic() + 120.0) is None

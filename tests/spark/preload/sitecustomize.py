@@ -17,6 +17,16 @@ PRELOADED = ("numpy", "pandas", "pyarrow.compute", "persist.aio", "persist.clien
 GARBAGE = 50_000
 """Objects between two looks for cycles, which importing makes none of."""
 
+_look = gc.collect
+
+
+def _look_and_freeze(generation: int = 2) -> int:
+    """After each task a worker looks for cycles in all it has: once is enough for what stays."""
+    found = _look(generation)
+    gc.freeze()
+    return found
+
+
 if any(word.startswith("pyspark.") for word in sys.orig_argv):
     sys.path[:] = [path for path in sys.path if not path.endswith(ARCHIVES)]
     gc.set_threshold(GARBAGE)
@@ -25,3 +35,4 @@ if "pyspark.daemon" in sys.orig_argv:
     for module in (*PRELOADED, *(workers or ["pyspark.worker"])):
         importlib.import_module(module)
     gc.freeze()
+    gc.collect = _look_and_freeze

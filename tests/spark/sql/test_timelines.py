@@ -109,6 +109,8 @@ def test_every_pair_is_answered_or_refused_at_once(spark: Any, where: str, path:
             for name, number in ((one, 1), (other, 2)):
                 assert f"persist.public.{name}" in refused.value.details["timelines"]
                 assert f"persist.public.{name}_{number}" in refused.value.details["paths"]
+            if tries[0][0] < SECONDS and tries[0][1] < WAIT:
+                break  # Only what took long is tried once more, as it may have met other work.
         assert min(took for took, _ in tries) < SECONDS, (one, other, tries)
         assert min(took for _, took in tries) < WAIT, (one, other, tries)
 
