@@ -138,14 +138,16 @@ SELECT id FROM t WHERE at::date >= '2024-01-31 23:59:59.9999999' OR at::date < '
 SELECT id FROM t WHERE at = '2024-01-31 10:11:12 PM';
 SELECT 'infinity'::timestamp > '294000-01-01'::timestamp, '-infinity'::date < '4000-01-01 BC'::date, '+Infinity'::date =
     'infinity'::date;
-SELECT '0044-03-15 BC'::date::text, '0044-03-15 10:00:00.5 BC'::timestamp::text, '0044-03-15 10:00+02 bc'::timestamptz::text,
+SELECT '0044-03-15 BC'::date::text, '0044-03-15 10:00:00.5 BC'::timestamp::text,
+    '0044-03-15 10:00+02 bc'::timestamptz::text,
     '12024-01-31'::date::text, 'epoch'::timestamp::text, 'infinity'::timestamp::text;
 SELECT s::timestamp::text, s::date::text, s::timestamptz::text FROM (VALUES ('0001-01-01 BC'), ('0044-02-29 10:11 BC'),
     ('4713-12-31 23:59:59.1234567+00 BC')) AS q(s);
-SELECT '2024-01-31 10:11:12.1235'::timestamptz(3), '1999-12-31 23:59:58.5'::timestamp(0), at::timestamp(1), at::timestamp(5),
-    '1969-06-01 10:11:12.15'::timestamp(1), at::timestamptz(2) FROM t;
+SELECT '2024-01-31 10:11:12.1235'::timestamptz(3), '1999-12-31 23:59:58.5'::timestamp(0), at::timestamp(1),
+    at::timestamp(5), '1969-06-01 10:11:12.15'::timestamp(1), at::timestamptz(2) FROM t;
 SELECT '10:11:12.567'::time(1);
-SELECT '2024-01-31 10:11:12+02'::timestamp, '2024-01-31T10:11:12.5Z'::timestamptz, '2024-01-31 10:11:12 +02:30'::timestamptz;
+SELECT '2024-01-31 10:11:12+02'::timestamp, '2024-01-31T10:11:12.5Z'::timestamptz,
+    '2024-01-31 10:11:12 +02:30'::timestamptz;
 SELECT '2024-01-31 10:11:12 XYZ'::timestamp;
 SELECT '2024-01-31 1:11:12 PM'::timestamp;
 SELECT '24-01-31'::date;

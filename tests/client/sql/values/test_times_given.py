@@ -22,12 +22,12 @@ GIVEN = {
         "2024-01-31 10:11:12+16", "2024-01-31 10:11:12+02:30:15",
     ],
     "date": [
-        "infinity", "-infinity", "0044-03-15 BC", "2024-01-31 23:59:59.9999999", "2024-1-3", "2024/01/03", "12024-01-31",
-        "0000-01-01", "today", "0001-12-31 BC", "0005-02-29 BC", "0004-02-29 BC",
+        "infinity", "-infinity", "0044-03-15 BC", "2024-01-31 23:59:59.9999999", "2024-1-3", "2024/01/03",
+        "12024-01-31", "0000-01-01", "today", "0001-12-31 BC", "0005-02-29 BC", "0004-02-29 BC",
     ],
     "time": [
-        "10:11:12.1234567", "10:11", "10:11:12+02", "2024-01-31 10:11:12", "23:59:59.9999994", "23:59:59.9999999", "24:00:00",
-        "10", "10:11:12 PM", "25:00:00",
+        "10:11:12.1234567", "10:11", "10:11:12+02", "2024-01-31 10:11:12", "23:59:59.9999994", "23:59:59.9999999",
+        "24:00:00", "10", "10:11:12 PM", "25:00:00",
     ],
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ async def test_they_are_what_postgresql_makes_of_them_or_refused(fresh_postgres_
                 taken = {}
                 for text in texts:
                     try:
-                        wanted = peer.execute(f"select ('{text}'::{kind})::text".encode()).fetchone()[0]
+                        ((wanted,),) = peer.execute(f"select ('{text}'::{kind})::text".encode()).fetchall()
                     except psycopg.Error:
                         wanted = None
                     found = await put(session, [text], many=False)

@@ -6,7 +6,7 @@ Source: collections: queries; catalog-semantics.md sections 3.2 and 6.2; design 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -27,7 +27,7 @@ from persist.client.collections.reading.inputs import (
     stored,
 )
 from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
-from persist.client.collections.reading.ticking import ATTENDED_SECONDS, Attended, Ticks, nowhere
+from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
@@ -95,14 +95,28 @@ def timed(names: Names, roots: Iterable[Described]) -> TimelineContext:
     return timeline_context(names.timed(), [str(root.id) for root in roots])
 
 
+def _wanted_by_nothing(_: Collection[Id]) -> None:
+    """Nothing is brought forward here."""
+
+
 class Readers:
     """Reads of one client by name and time. Safe for many tasks."""
 
-    def __init__(self, access: Access, attend: Callable[[], Awaitable[Attended]] = nowhere) -> None:
-        """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
+    def __init__(
+        self,
+        access: Access,
+        attend: Callable[[], Awaitable[Attended]] = nowhere,
+        unattended: Callable[[], Awaitable[Attended]] = nowhere,
+        want: Callable[[Collection[Id]], None] = _wanted_by_nothing,
+    ) -> None:
+        """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes, or who reads
+        them. ``unattended``, ``want``: see ``Bringing``.
+        """
         self.location = access.client.location
         self.attend = attend
-        self._ticks = Ticks(self.location, attend)
+        self._unattended = unattended
+        self._want = want
+        self._ticks = Ticks(self.location, attend, unattended)
         self.told: Callable[[Lagging], None] = _nobody
         """Called with what a read waits for, once it has waited for a while."""
         self._access = access
@@ -176,8 +190,9 @@ class Readers:
                 held = await self._readable(names, held, asked.as_of.time, deadline, asked.purpose)
             choice = await self._chosen(names, context, timeline, held, asked, deadline)
             held = [_with_inputs(names, each, choice.query_ts) for each in held]
-            behind = (each for each in held if not each.upper.beyond(choice.query_ts))
-            if attended and any(each.described.kind in KEPT_UP for each in behind):
+            behind = _kept_up_behind(held, choice.query_ts)
+            if attended and behind:
+                self._want(behind)
                 await self.attend()
         except BaseException:
             await asyncio.gather(*(each.expire() for each in held))
@@ -361,8 +376,10 @@ class Readers:
         No later than sources below have brought everything, where that is not yet: a read would wait for them.
         """
         read = [each.described for each in held if not each.is_beside]
-        if not any(each.kind in KEPT_UP for each in read):
+        kept_up = [each.id for each in read if each.kind in KEPT_UP]
+        if not kept_up:
             return read_ts
+        self._want(kept_up)
 
         async def bound() -> int | None:
             shards = {below.data for each in read for below in brought(names, each)}
@@ -464,10 +481,13 @@ class Readers:
 
     async def _attend_on(self, found: AtOneTime) -> None:
         """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
-        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
-        while any(each.described.kind in KEPT_UP for each in behind):
+        behind, waited = _kept_up_behind(found.held.values(), found.ts), 0.0
+        while behind:
             await self.location.runtime.sleep(ATTENDED_SECONDS)
-            await self.attend()
+            waited += ATTENDED_SECONDS
+            self._want(behind)
+            if await self.attend() is Attended.SILENT and waited >= PATIENCE_SECONDS:
+                await self._unattended()
 
     async def _say(self, found: AtOneTime) -> None:
         """Report what the read waits for, when that takes long."""
@@ -475,6 +495,11 @@ class Readers:
         behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
         if behind and self.told is not _nobody:
             self.told(await lagging(self._access.client, behind, found.ts))
+
+
+def _kept_up_behind(held: Iterable[Held], ts: int) -> list[Id]:
+    """Those of views and indexes that are not complete at a time."""
+    return [each.described.id for each in held if each.described.kind in KEPT_UP and not each.upper.beyond(ts)]
 
 
 def _nobody(_: Lagging) -> None:

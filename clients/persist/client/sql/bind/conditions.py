@@ -4,6 +4,7 @@ What a part of a query is DuckDB alone knows, if anything, so it is asked while 
 before it reads a row. Source: docs/sql.md, queries.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Final
 
@@ -49,8 +50,7 @@ class Conditions:
                 if self._is_none(found):
                     raise SqlError(NO_CONDITION, hint=CONDITION_HINT, **where(found))
                 if not self._is_sure(found):
-                    # As it is now: what stands in it may be changed before.
-                    yield found, lambda found=found, asked=found.copy(): _check(found, asked)  # type: ignore[misc]  # defaults
+                    yield found, functools.partial(_check, found, found.copy())
 
     def _is_none(self, node: exp.Expr) -> bool:
         is_time = isinstance(node, exp.Column) and node.name in self._columns.times
@@ -88,4 +88,5 @@ def _conditions(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _check(node: exp.Expr, asked: exp.Expr) -> None:
+    """``asked``: as it was, before what stands in it was changed."""
     node.replace(put(_CHECKED, asked=asked, x=node))

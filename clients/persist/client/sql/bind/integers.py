@@ -5,6 +5,7 @@ What values are only DuckDB knows, so it is asked: of a number nothing is looked
 divided are put so that both mean the same. Source: docs/sql.md, queries.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -60,11 +61,11 @@ class Integers:
         PostgreSQL; DuckDB has them as whole numbers, which divide without a rest. Raises SqlFailed.
         """
         for node, is_cast in self._found(query):
-            yield node, lambda node=node, is_cast=is_cast: self._mark(node, is_cast)  # type: ignore[misc]  # defaults
+            yield node, functools.partial(self._mark, node, is_cast=is_cast)
         for node in query.find_all(exp.Div):
             for each in (node.this, node.expression):
                 if self._is_large_sum(each):
-                    yield each, lambda each=each: _exact(each)  # type: ignore[misc]  # defaults
+                    yield each, functools.partial(_exact, each)
 
     def _is_large_sum(self, node: exp.Expr) -> bool:
         node = bare(node)
@@ -79,7 +80,7 @@ class Integers:
         is_plain = all(isinstance(each, _OF_WHOLES) for each in summed.walk())
         return is_plain and bool(names & self._columns.large) and names <= self._columns.integers
 
-    def _mark(self, node: exp.Expr, is_cast: bool) -> None:
+    def _mark(self, node: exp.Expr, *, is_cast: bool) -> None:
         cast = node.parent
         if not is_cast or self._columns.is_text(node):
             node.replace(put(_MARKED, x=node))

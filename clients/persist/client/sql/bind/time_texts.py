@@ -1,7 +1,8 @@
 """Texts that are days and times, as PostgreSQL reads those in the form of ISO 8601: to the nearest microsecond.
 
-Also ``infinity``, ``epoch``, and years before Christ, of which DuckDB writes ``(BC)`` behind the day. All else is refused: forms that depend on settings, as
-``1/2/2024`` does, and names of zones. Source: the documentation of PostgreSQL, date/time types and functions.
+Also ``infinity``, ``epoch``, and years before Christ, of which DuckDB writes ``(BC)`` behind the day. All else is
+refused: forms that depend on settings, as ``1/2/2024`` does, and names of zones.
+Source: the documentation of PostgreSQL, date/time types and functions.
 """
 
 from typing import Final
@@ -36,7 +37,7 @@ _MONTHS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def times_of(texts: ArrowChunks, kind: pa.DataType) -> ArrowChunks:
-    """Texts as days or times of a type: those without a zone are in UTC. Raises ValueError, ArrowException: one is none."""
+    """Texts as days or times of a type; in UTC without a zone. Raises ValueError, ArrowException: one is none."""
     chunks = [cast_exactly(_times(each, kind), kind) for each in texts.chunks]
     return pa.chunked_array(chunks, kind)  # type: ignore[call-overload,no-any-return]  # the stubs list concrete types
 
@@ -82,16 +83,17 @@ class _Parts:
     def number(self, name: str) -> Numbers:
         """A piece as a number; 0 where there is none."""
         text = pc.fill_null(self._parts[name], "")
-        return pc.if_else(pc.equal(text, ""), "0", text).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return _numpy(pc.if_else(pc.equal(text, ""), "0", text).cast(pa.int64()))
 
     def has(self, name: str) -> Numbers:
         """Whether there is such a piece."""
-        return pc.not_equal(pc.fill_null(self._parts[name], ""), "").to_numpy(zero_copy_only=False)
+        return _numpy(pc.not_equal(pc.fill_null(self._parts[name], ""), ""))
 
     def sign(self, name: str) -> Numbers:
         """-1 where a piece begins with a minus, 0 where there is none, and else 1."""
         negative = pc.starts_with(pc.fill_null(self._parts[name], ""), "-").to_numpy(zero_copy_only=False)
-        return np.where(negative, -1, 1) * self.has(name)
+        found: Numbers = np.where(negative, -1, 1) * self.has(name)
+        return found
 
     def micros(self) -> Numbers:
         """Of the day; of those before noon of none. Raises ValueError."""
@@ -101,13 +103,15 @@ class _Parts:
         behind = np.rint(digits.cast(pa.float64()).to_numpy(zero_copy_only=False) * _MICROS).astype(np.int64)
         last = (hour == 24) & (minute == 0) & (second == 0) & (behind == 0)
         self.check(((hour < 24) | last) & (minute < 60) & (second <= 60))
-        return ((hour * 60 + minute) * 60 + second) * _MICROS + behind
+        micros: Numbers = ((hour * 60 + minute) * 60 + second) * _MICROS + behind
+        return micros
 
     def zone(self) -> Numbers:
         """Seconds that a zone is ahead. Raises ValueError."""
         hours, minutes, seconds = (self.number(name) for name in ("hours", "minutes", "seconds"))
         self.check((hours < 16) & (minutes < 60) & (seconds < 60))
-        return self.sign("sign") * ((hours * 60 + minutes) * 60 + seconds)
+        ahead: Numbers = self.sign("sign") * ((hours * 60 + minutes) * 60 + seconds)
+        return ahead
 
     def days(self) -> Numbers:
         """From 1970-01-01 on; of those without a date 0. Raises ValueError: there is no such day.
@@ -126,7 +130,13 @@ class _Parts:
         era = from_march // 400
         of_era = from_march - era * 400
         of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
-        return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+        found: Numbers = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+        return found
+
+
+def _numpy(values: ArrowArray) -> Numbers:
+    found: Numbers = values.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _wrong(texts: ArrowArray, are: Numbers) -> ValueError:

@@ -4,6 +4,8 @@ over BC and PM, writes ``(BC)`` amid its own, and knows no digits that a time is
 Source: docs/sql.md, queries; ``time_texts`` is the same for values that are put into tables.
 """
 
+import functools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -37,8 +39,8 @@ _LATE: Final = r"23:59:(59\.999999[5-9]|60)|24:00"
 """What a TIME of Arrow does not hold."""
 _REFUSED: Final = f"concat('{TIME_MARK}', x)"
 _TEXT: Final = (
-    "regexp_replace(regexp_replace(regexp_replace(x, '^\\s*[+]', ''), '(?i)^\\s*(\\S+?)(t\\S*|\\s.*?)?\\s*bc\\s*$', '\\1 (BC)\\2'),"
-    " '(?i)\\s*(z|utc|gmt)\\s*$', 'Z')"
+    "regexp_replace(regexp_replace(regexp_replace(x, '^\\s*[+]', ''), "
+    "'(?i)^\\s*(\\S+?)(t\\S*|\\s.*?)?\\s*bc\\s*$', '\\1 (BC)\\2'), '(?i)\\s*(z|utc|gmt)\\s*$', 'Z')"
 )
 _GUARDED: Final = f"CASE WHEN regexp_matches(x, '{{pattern}}') THEN {_TEXT} ELSE {_REFUSED} END"
 _FINE: Final = "regexp_matches(x, '[.]\\d{7}')"
@@ -63,9 +65,9 @@ class Times:
         for node in query.walk(bfs=False):
             if isinstance(node, exp.Cast):
                 if word_of(element(node.to)) in _KINDS and self._is_to_change(node):
-                    yield node, lambda node=node: self._cast(node)  # type: ignore[misc]  # defaults
+                    yield node, functools.partial(self._cast, node)
                 elif word_of(node.to) in ("TEXT", "VARCHAR") and self._kind(bare(node.this)) is not None:
-                    yield node, lambda node=node: _written(node)  # type: ignore[misc]  # defaults
+                    yield node, functools.partial(_written, node)
             elif isinstance(node, COMPARED):
                 yield from self._compared(node.this, [node.expression])
                 yield from self._compared(node.expression, [node.this])
@@ -102,7 +104,7 @@ class Times:
             is_text = isinstance(literal, exp.Literal) and literal.is_string
             if is_text and kind is not None and _is_odd(literal, kind, is_tried=False):
                 cast = exp.cast(literal.copy(), kind.copy())
-                yield literal, lambda literal=literal, cast=cast: literal.replace(_of_text(cast, literal))  # type: ignore[misc]  # defaults
+                yield literal, functools.partial(_compare, literal, cast)
 
     def _kind(self, node: exp.Expr) -> exp.DataType | None:
         if isinstance(node, exp.Cast):
@@ -110,6 +112,10 @@ class Times:
         found = self._columns.times.get(node.name) if isinstance(node, exp.Column) else None
         word = next((word for word, kind in _KINDS.values() if found is not None and _is_alike(kind, found)), None)
         return None if word is None else exp.DataType.build(word, dialect="duckdb")
+
+
+def _compare(literal: exp.Expr, cast: exp.Cast) -> None:
+    literal.replace(_of_text(cast, literal))
 
 
 def _written(cast: exp.Cast) -> None:
@@ -126,8 +132,6 @@ def _is_alike(kind: pa.DataType, found: pa.DataType) -> bool:
 
 def _is_odd(literal: exp.Expr, kind: exp.DataType, *, is_tried: bool) -> bool:
     """Whether DuckDB reads a text in the query in another way. Raises SqlFailed: it is no time."""
-    import re
-
     text, arrow = str(literal.this), _KINDS[word_of(kind)][1]
     try:
         times_of(pa.chunked_array([pa.array([text])]), arrow)
