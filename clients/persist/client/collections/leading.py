@@ -165,7 +165,7 @@ class Leading:
 
     async def attend(self) -> Attended:
         """See that a process leads, where that takes nothing but this one: in a directory, or in memory. At shared
-        stores whether one may, which a look now and then tells: two RPCs.
+        stores whether one may, by a look now and then: two RPCs.
 
         Raises nothing: a call that waits for what a leader does says what it waits for.
         """

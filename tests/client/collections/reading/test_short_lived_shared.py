@@ -1,5 +1,5 @@
 """As test_short_lived, at stores that machines share, where no process leads and none needs to: who reads a view brings
-it forward, each result once, whoever is killed."""
+it forward, each result once, whatever is killed."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,10 @@ from forked import Fork, stream
 
 import persist
 from persist.client.collections.reading.ticking import Attended
+from persist.client.shard.read.listen import Updates
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.ddl.statements import CreateSource, Export, QualifiedName
+from persist.typed import SqlRow
 
 KILLED = 3
 """Times that two readers are killed."""
@@ -40,9 +42,9 @@ async def process(place: Place) -> AsyncIterator[SqlSession]:
             await environment.close()
 
 
-async def run(place: Place, *texts: str) -> list[tuple[object, ...]]:
+async def run(place: Place, *texts: str) -> list[SqlRow]:
     """Each text by a process of its own; the rows of the last one."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[SqlRow] = []
     for text in texts:
         async with process(place) as session:
             rows = (await session.execute(text))[-1].rows
@@ -79,6 +81,7 @@ async def test_a_subscription_is_brought_forward_by_who_follows(shared: Place) -
         seen: list[tuple[object, int]] = []
         async with await environment.subscribe("totals", progress=False) as following, asyncio.timeout(60):
             async for updates in following:
+                assert isinstance(updates, Updates)
                 seen += [(row["n"], row["diff"]) for row in updates.table.to_pylist()]
                 if seen == [(0, 1)]:
                     await run(shared, "insert into t values (1, 10)")
@@ -111,6 +114,7 @@ async def test_who_leads_and_was_killed_is_not_waited_for_for_ever(shared: Place
         await session.execute("create table other (id bigint)")
         leading = session.environment._leading
         assert leading.leads
+        assert leading._own is not None
         await leading._own.close()
         leading._own = leading._told = None
     await run(shared, "insert into t values (1, 10)")
@@ -153,14 +157,15 @@ async def test_of_readers_at_once_and_killed_each_result_is_there_once(shared: P
         environment = await client.environment()
         closing.push_async_callback(environment.close)
         item = await environment.resolve("totals")
+        assert item.data is not None
         async with await client.open_reader(item.data) as reader:
             upper = await client.recent_upper(item.data)
-            since = reader.since.time
+            since = reader.since.time or 0
             rows = await (await reader.diffs(0 if since == 0 else since + 1, upper)).to_arrow()
             first = await (await reader.snapshot(since)).to_arrow()
     # At each time there is one row, and it is that of one count.
-    there = {row["n"]: row["diff"] for row in first.to_pylist()}
-    for time in sorted(set(rows["ts"].to_pylist())):
+    there: dict[int, int] = {row["n"]: row["diff"] for row in first.to_pylist()}
+    for time in sorted({int(time) for time in rows["ts"].to_pylist() if time is not None}):
         for row in rows.filter(pc.equal(rows["ts"], time)).to_pylist():
             there[row["n"]] = there.get(row["n"], 0) + row["diff"]
         assert sorted(diff for diff in there.values() if diff) == [1], time

@@ -1,7 +1,7 @@
 """Views and indexes that are brought forward by who reads them, where no process leads: at stores that machines share.
 
-There servers lead, or a program does while it defines something. Where none does, whoever waits for a view computes it,
-as processes with Spark do: each result is appended at exactly where the view stood, so of any number of readers one
+There servers lead, or a program does while it defines something. Where none does, who waits for a view computes it, as
+processes with Spark do: each result is appended at exactly where the view stood, so of any number of readers one
 appends it, and of one that was killed it is there or nothing is. Nothing here is fenced, and no history is given up.
 Source: docs/adr/0026-readers-bring-views-forward.md; collections: the controller (views).
 """

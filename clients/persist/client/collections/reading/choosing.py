@@ -13,8 +13,10 @@ from typing import Final
 
 from persist.client.collections.access import Access
 from persist.client.collections.in_time import within
-from persist.client.collections.reading.computed import Computed, computed
+from persist.client.collections.reading.computed import computed
 from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.frozen import Overlaid
+from persist.client.collections.reading.in_memory import Computed
 from persist.client.collections.reading.inputs import (
     KEPT_UP,
     Held,
@@ -72,7 +74,7 @@ class AtOneTime:
     explanation: Explanation
     context: TimelineContext
     held: Mapping[Id, Held] = field(default_factory=dict)
-    snapshots: Mapping[Id, Snapshot] = field(default_factory=dict)
+    snapshots: Mapping[Id, Snapshot | Overlaid] = field(default_factory=dict)
     """The contents at the time, by the id of what was asked for; nothing where it was only explained."""
     computed: Mapping[Id, Computed] = field(default_factory=dict)
     """The rows that the system computes, as they are now."""
@@ -172,6 +174,9 @@ class Readers:
         context = timed(names, roots)
         timeline = timeline_read_in(context, asked.transaction)
         inputs = stored(names, roots)
+        if self._tables.are_frozen:
+            # Nothing can be completed, so what is complete is read.
+            asked = replace(asked, isolation=Isolation.SERIALIZABLE)
         exact = asked.as_of is not None and not asked.as_of.at_least
         await self._settled(names, inputs, deadline)
         shown = [each for each in _reached(names, roots) if is_computed(each)]
@@ -218,6 +223,14 @@ class Readers:
 
     async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
         """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
+        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
+        if self._tables.are_frozen and behind:
+            raise NotYetAvailable(
+                "this location is only read, and nothing in it becomes complete",
+                hint="read at an earlier time, or without AS OF",
+                as_of=found.ts,
+                objects=", ".join(f"{each.stands_for.name} (upper {each.upper})" for each in behind),
+            )
         await self._arrive(found, deadline)
         return await self.complete(found, found.ts, deadline)
 
@@ -476,7 +489,7 @@ class Readers:
                 objects=why.objects,
                 timeline=found.explanation.timeline,
             )
-        contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
+        contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot | Overlaid)}
         return replace(found, snapshots=contents)
 
     async def _attend_on(self, found: AtOneTime) -> None:

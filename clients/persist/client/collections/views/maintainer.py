@@ -84,7 +84,9 @@ class Maintainer:
         """``runner``: those views are kept up that were made for it, and no others; empty: those that were made for
         none, and indexes. ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
 
-        ``wanted``: those are kept up, with what they are computed from; None: all. ``gives_up``: see ``GivesUp``; without it what fell behind computes all that its shard keeps readable.
+        ``wanted``: those are kept up, with what they are computed from; None: all.
+
+        ``gives_up``: see ``GivesUp``; without it what fell behind computes all that its shard keeps readable.
         """
         self._client = client
         self._patience = patience
