@@ -1,4 +1,4 @@
-"""COMMENT ON is shown: by SHOW, and by the system's collections, until what it is on is dropped, or it is taken back."""
+"""COMMENT ON is shown, by SHOW and by the system's collections, until what it is on is dropped, or it is taken back."""
 
 from client.sql.support import rows, sessions
 
