@@ -18,7 +18,7 @@ from persist.client.table.wal import exact, log_of, not_before
 from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.data.schema import TS, Schema
-from persist.core.data.update import consolidate
+from persist.core.data.update import consolidate, normalise
 from persist.core.shard.transaction import LogCopy
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import ShardNotFound
@@ -76,9 +76,7 @@ async def overlaid(reader: "ReadHandle", rest: Uncopied, as_of: int, deadline: D
     if base is not None:
         at = pa.repeat(pa.scalar(as_of, TS.type), there.num_rows)
         there = there.append_column(TS, at).select(schema.updates.names)
-    rows = consolidate(
-        pa.concat_tables([there, later.select(schema.updates.names)]).cast(schema.updates), schema, as_of
-    )
+    rows = consolidate(pa.concat_tables([normalise(there, schema), normalise(later, schema)]), schema, as_of)
     return Overlaid(schema, rows.drop_columns([TS.name]))
 
 
