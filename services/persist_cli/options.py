@@ -239,11 +239,21 @@ class LocationTarget:
         if self.endpoint is not None:
             return persist.connect(self.endpoint, settings=settings)
         if self.location is not None:
-            read_only = reads and not self.may_write()
-            if read_only:
-                note("this directory may not be written: it is read as it is now, and nothing holds what is read")
+            read_only = reads and self.is_only_read()
             return persist.embedded(self.location, read_only=read_only, settings=settings)
         return persist.embedded(blob=self.blob, consensus=self.consensus, settings=settings)
+
+    def is_only_read(self) -> bool:
+        """Whether this is a directory that is there and may not be written, which is noted then."""
+        from pathlib import Path
+
+        from persist.storage.layout import CONSENSUS_NAME
+
+        there = self.location is not None and Path(self.location, CONSENSUS_NAME).expanduser().exists()
+        if not there or self.may_write():
+            return False
+        note("this directory may not be written: it is read as it is now, and nothing holds what is read")
+        return True
 
     def may_write(self) -> bool:
         """Whether the files of a directory may be written, as far as permissions show."""

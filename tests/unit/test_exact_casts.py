@@ -134,6 +134,7 @@ BARE = {
     "persist_ingest/sources/kafka/schemas/decoder.py": "which columns may be null",
     "persist/client/sql/bind/spark.py": "expressions of SQL",
     "persist/client/sql/bind/meaning.py": "expressions of SQL",
+    "persist/client/sql/bind/times.py": "expressions of SQL",
     "persist/client/sql/parse/tokens.py": "expressions of SQL",
     "persist/client/sql/bind/functions.py": "expressions of SQL",
     "pyspark_persist/query/frames.py": "columns of Spark",

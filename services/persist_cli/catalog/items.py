@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from persist.core.catalog.ddl.described import ROLE, Described
+from persist.core.catalog.kinds import COMMENT
+from persist.core.catalog.objects import CommentKey
 from persist.core.catalog.values import ObjectType, Space
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
@@ -13,13 +15,17 @@ if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
     from persist.settings import Settings
 
-COLUMNS = ("name", "kind", "id", "shard", "timeline", "mode")
+COLUMNS = ("name", "kind", "id", "shard", "timeline", "mode", "comment")
 
 
 def items(place: CatalogPlace, settings: "Settings", *, system: bool, json: bool) -> None:
     """Print the items of an environment; those of the ``system``, too, if asked. Raises Uninitialized."""
-    found = place.in_environment(settings, lambda environment: environment.items())
-    rows = [_row(item) for item in found if system or item.id.space is Space.USER]
+
+    async def work(environment: "Environment") -> list[dict[str, str]]:
+        found = await environment.items()
+        return [_row(item, environment) for item in found if system or item.id.space is Space.USER]
+
+    rows = place.in_environment(settings, work)
     if json:
         print_json(rows)
         return
@@ -89,7 +95,9 @@ def leave(place: CatalogPlace, settings: "Settings", name: str, *, cascade: bool
         note(f"{item.name} is no item any more; its shard {item.data or '(none)'} stays as it is")
 
 
-def _row(item: Described) -> dict[str, str]:
+def _row(item: Described, environment: "Environment | None" = None) -> dict[str, str]:
+    comments = {} if environment is None else environment.view.objects(COMMENT)
+    comment = comments.get(CommentKey(item.kind, item.id))
     return {
         "name": str(item.name),
         "kind": item.kind.words,
@@ -97,4 +105,5 @@ def _row(item: Described) -> dict[str, str]:
         "shard": "" if item.data is None else str(item.data),
         "timeline": "" if item.timeline is None else str(item.timeline),
         "mode": item.mode,
+        "comment": "" if comment is None else comment.text,
     }

@@ -208,5 +208,5 @@ async def _client(target: LocationTarget | None, settings: "Settings") -> "Clien
     if target.endpoint is not None:
         return await aio.connect(target.endpoint, settings=settings)
     if target.location is not None:
-        return await aio.embedded(target.location, settings=settings)
+        return await aio.embedded(target.location, read_only=target.is_only_read(), settings=settings)
     return await aio.embedded(blob=target.blob, consensus=target.consensus, settings=settings)

@@ -19,6 +19,7 @@ from persist.client.collections.cursors.cursor import Cursor, open_cursor
 from persist.client.collections.in_time import within
 from persist.client.collections.leading import Leading
 from persist.client.collections.naming import name_of
+from persist.client.collections.reading.bringing import Bringing
 from persist.client.collections.reading.choosing import Readers
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
@@ -81,7 +82,9 @@ class Environment(Closes):
         self._looks_begun = self._looks_done = 0
         self._tasks = Tasks()
         self._listeners: list[Callable[[], None]] = []
-        self._reads = Reads(Readers(access, self._leading.attend), self._names, self.session)
+        self._bringing = Bringing(access, self._known, self._leading.attend)
+        readers = Readers(access, self._bringing.attend, self._bringing.unattended, self._bringing.want)
+        self._reads = Reads(readers, self._names, self.session)
 
     @classmethod
     async def open(
@@ -353,12 +356,18 @@ class Environment(Closes):
     async def close(self) -> None:
         """Stop following, and leading: the next process that writes leads then. Raises nothing."""
         await self._tasks.close()
+        await self._bringing.close()
         await self._leading.close()
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             await catalog.close()
         if self._openable is not None:
             await self._openable.close()
+
+    def _known(self) -> CatalogView:
+        """As ``view``, of what is asked once that is known, also while this is closed."""
+        assert self._view is not None
+        return self._view
 
     async def _names(self, strict: bool) -> CatalogView:
         if strict:

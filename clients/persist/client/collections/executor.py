@@ -109,7 +109,13 @@ class Executor:
         self._done: OrderedDict[Token, _Done] = OrderedDict()
         self._done_bytes = 0
         self._moving = Moving(
-            catalog, storage, environment, committed=self._committed, backoff=self._backoff, runtime=runtime
+            catalog,
+            storage,
+            environment,
+            turn=self._turn,
+            committed=self._committed,
+            backoff=self._backoff,
+            runtime=runtime,
         )
         self._advances = Advances(self._flush, runtime=runtime, tasks=self._tasks)
 
@@ -214,14 +220,28 @@ class Executor:
             return await self._move(
                 Asked(statement, asked.session, asked.token, asked.body, asked.seen, asked.repeated)
             )
-        async with self._turn:
-            await self._begun()
-            try:
-                return await self._transact(asked)
-            except PersistError as refused:
-                if not _is_told(refused) or (isinstance(refused, OutOfSync) and not asked.repeated):
-                    raise
-                done = _Done(asked.body, _bare(refused), durable=False, moves=False)
+        backoff, more, patient, unfit = self._backoff(), dict[Id, None](), True, ""
+        while True:
+            # SUBTLE: pauses are outside of the turn, so whatever this one meets keeps no other from its own.
+            async with self._turn:
+                await self._begun()
+                if unfit:
+                    await self._set_aside(ShardId.parse(unfit))
+                try:
+                    return await self._transact(asked, more, patient=patient)
+                except OutOfSync as error:
+                    failure: PersistError = error
+                except PersistError as error:
+                    if not _is_told(error):
+                        raise
+                    failure = error
+            if isinstance(failure, OutOfSync):
+                unfit, patient = str(failure.details.get(UNFIT, "")), False
+                if await backoff.pause():
+                    continue
+                if not asked.repeated:
+                    raise failure
+            done = _Done(asked.body, _bare(failure), durable=False, moves=False)
             return await self._keep(asked, done) if asked.repeated else done
 
     async def _move(self, asked: Asked) -> _Done:
@@ -238,18 +258,17 @@ class Executor:
 
     async def _keep_done(self, asked: _Request, done: _Done) -> _Done:
         """What is remembered, once it is durable."""
-        async with self._turn:
-            if not done.moves:
-                return await self._keep(asked, done)
-            try:
-                if await self._moving.refuse(asked.token, done.body):
-                    return replace(done, durable=True)
-            except OutOfSync as error:
-                raise _may_happen(asked.token) from error
+        if not done.moves:
+            return await self._keep(asked, done)
+        try:
+            if await self._moving.refuse(asked.token, done.body):
+                return replace(done, durable=True)
+        except OutOfSync as error:
+            raise _may_happen(asked.token) from error
         return await self._execute(asked)
 
-    async def _transact(self, asked: _Request) -> _Done:
-        backoff, patient, more = self._backoff(), True, dict[Id, None]()
+    async def _transact(self, asked: _Request, more: dict[Id, None], *, patient: bool) -> _Done:
+        """One attempt. ``more``: what is to be looked at besides, as attempts before found. Raises OutOfSync."""
         while True:
             done = self._before(asked)
             if done is not None:
@@ -270,12 +289,8 @@ class Executor:
                 patient, known = False, len(more)
                 # Named by what a statement before it in the request made of the names.
                 more.update(dict.fromkeys(map(Id.parse, filter(None, str(error.details.get(UNASKED, "")).split(",")))))
-                if len(more) > known:
-                    continue
-                if not await backoff.pause():
+                if len(more) == known:
                     raise
-                if (shard := error.details.get(UNFIT)) is not None:
-                    await self._set_aside(ShardId.parse(str(shard)))
 
     async def _set_aside(self, shard: ShardId) -> None:
         """No item begins with this shard any more: that of its name is made under an id of its own."""
@@ -290,25 +305,30 @@ class Executor:
 
         Raises LocationError: it is not known, then, whether another attempt will.
         """
-        refused, backoff = isinstance(done.outcome, PersistError), self._backoff()
-        body = refused_body(done.body) if refused else done.body
+        backoff = self._backoff()
         while True:
-            there = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
-            if there is not None:
-                happened = refused and there.body in (b"", done.body) and asked.body == done.body
-                outcome = self._before(asked) if happened else None
-                return replace(done, outcome=outcome or done.outcome, durable=True)
-            transaction = self._catalog.transaction(token=asked.token)
-            transaction.told_body = body
-            transaction.always = True
-            executed = done.outcome.executed if isinstance(done.outcome, DdlOutcome) else ()
-            transaction.keep(made_key(asked.token), Setting(made_text(executed, self._role(asked))))
             try:
-                await self._commit(transaction)
-                return replace(done, durable=True)
+                async with self._turn:
+                    return await self._keep_once(asked, done)
             except OutOfSync:
                 if not await backoff.pause():
                     raise _may_happen(asked.token) from None
+
+    async def _keep_once(self, asked: _Request, done: _Done) -> _Done:
+        refused = isinstance(done.outcome, PersistError)
+        body = refused_body(done.body) if refused else done.body
+        there = self._catalog.get(COMMIT, CommitKey(str(asked.token)))
+        if there is not None:
+            happened = refused and there.body in (b"", done.body) and asked.body == done.body
+            outcome = self._before(asked) if happened else None
+            return replace(done, outcome=outcome or done.outcome, durable=True)
+        transaction = self._catalog.transaction(token=asked.token)
+        transaction.told_body = body
+        transaction.always = True
+        executed = done.outcome.executed if isinstance(done.outcome, DdlOutcome) else ()
+        transaction.keep(made_key(asked.token), Setting(made_text(executed, self._role(asked))))
+        await self._commit(transaction)
+        return replace(done, durable=True)
 
     def _role(self, asked: _Request) -> str:
         """Whose share of the tokens that are known a request takes which changes nothing; empty: no such role's."""
@@ -344,7 +364,7 @@ class Executor:
         """Positions that move, in one transaction; what is wrong with one of them is the outcome of that one."""
         async with self._turn:
             await self._begun()
-            return await self._moving.move(asked)
+        return await self._moving.move(asked)
 
     async def _begun(self) -> None:
         while not self._is_begun:

@@ -48,6 +48,8 @@ SERVER: Final = "persist_catalog.embedded"
 PAUSE_SECONDS: Final = 0.05
 """Between two looks at who leads."""
 STATUS_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 5.0
+"""Between two looks whether who led at shared stores ended in order."""
 
 
 _log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class Leading:
         self._told_as = FenceToken(0, 0), 0
         self._turn = asyncio.Lock()
         self._closed = False
+        self._attended: tuple[Attended, float] | None = None
 
     async def execute(
         self,
@@ -161,12 +164,15 @@ class Leading:
             await self._location.runtime.sleep(PAUSE_SECONDS)
 
     async def attend(self) -> Attended:
-        """See that a process leads, where that takes nothing but this one: in a directory, or in memory.
+        """See that a process leads, where that takes nothing but this one: in a directory, or in memory. At shared
+        stores whether one may, by a look now and then: two RPCs.
 
         Raises nothing: a call that waits for what a leader does says what it waits for.
         """
-        if self._servers is not None or not self._location.home:
+        if self._servers is not None or self._closed:
             return Attended.NOWHERE
+        if not self._location.home:
+            return Attended.NOWHERE if self._own is not None else await self._shared_attended()
         led = self._own is not None
         try:
             found = await self._found()
@@ -176,6 +182,17 @@ class Leading:
         if found is not self._own:
             return Attended.ELSEWHERE
         return Attended.HERE if led else Attended.BEGUN
+
+    async def _shared_attended(self) -> Attended:
+        now = self._location.runtime.monotonic()
+        if self._attended is None or now >= self._attended[1]:
+            where = Attended.NOWHERE
+            try:
+                where = Attended.ENDED if await self._leader() is None else Attended.SILENT
+            except PersistError as error:
+                _log.debug("who leads the environment %s is not known: %s", self._environment, error)
+            self._attended = where, now + LOOK_SECONDS
+        return self._attended[0]
 
     async def close(self) -> None:
         """Lead no more, and let the next one. What is under way neither goes on nor begins to lead."""
@@ -256,20 +273,13 @@ class Leading:
 
     async def _shared(self) -> Leads:
         """Lead at stores that processes of other machines may use. Raises NotWritable unless no other can."""
-        durable = await find_catalog(self._access.client, self._environment)
-        assert isinstance(durable, DurableCatalog)
-        addresses = Addresses(KeptInShard(self._access.client, self._environment), self._location.runtime)
-        try:
-            token, incarnation = await durable.fence()
-            if token is not None and not self._take_over:
-                told = await addresses.told(token, incarnation, fresh=True)
-                if told != ENDED:
-                    raise _led(self._environment, "" if told == EMBEDDED else told)
-        finally:
-            await durable.close()
+        leader = None if self._take_over else await self._leader()
+        if leader is not None:
+            raise _led(self._environment, leader)
         own = await LoneLeader.open(self._access, self._environment)
-        token = own.catalog.token
+        token, incarnation = own.catalog.token, own.catalog.claim.incarnation
         assert token is not None
+        addresses = Addresses(KeptInShard(self._access.client, self._environment), self._location.runtime)
         try:
             await addresses.tell(token, EMBEDDED, incarnation)
         except BaseException:
@@ -277,6 +287,21 @@ class Leading:
             raise
         self._told, self._told_as = addresses, (token, incarnation)
         return own
+
+    async def _leader(self) -> str | None:
+        """Where who opened the catalog last listens, empty where that is not said; None: it ended in order, or there
+        was none. Raises LocationError.
+        """
+        durable = await find_catalog(self._access.client, self._environment)
+        assert isinstance(durable, DurableCatalog)
+        addresses = Addresses(KeptInShard(self._access.client, self._environment), self._location.runtime)
+        try:
+            token, incarnation = await durable.fence()
+            told = ENDED if token is None else await addresses.told(token, incarnation, fresh=True)
+            return None if told == ENDED else "" if told == EMBEDDED else told
+        finally:
+            await addresses.close()
+            await durable.close()
 
     async def _end(self, *, keep: bool = False) -> None:
         own, self._own = self._own, None

@@ -4,6 +4,7 @@ Their tokens are kept with it, those of refusals of repeated requests too: see `
 the flow of DDL; docs/adr/0024-refusals-are-final.md.
 """
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -35,7 +36,10 @@ Committed: TypeAlias = Callable[[CatalogTransaction, Effects], Awaitable[int]]
 
 
 class Moving:
-    """Of one open catalog. ``committed`` prepares, commits and settles; ``backoff`` begins pauses between tries."""
+    """Of one open catalog. ``committed`` prepares, commits and settles; ``backoff`` begins pauses between tries.
+
+    ``turn``: who commits statements has it; here for each try, and not between them.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Moving:
         storage: Storage,
         environment: str,
         *,
+        turn: asyncio.Lock,
         committed: Committed,
         backoff: Callable[[], Backoff],
         runtime: Runtime,
@@ -50,6 +55,7 @@ class Moving:
         self._catalog = catalog
         self._storage = storage
         self._environment = environment
+        self._turn = turn
         self._committed = committed
         self._backoff = backoff
         self._runtime = runtime
@@ -72,13 +78,14 @@ class Moving:
         """Keep that a request was refused before; False: it had happened after all. Raises OutOfSync, and OF_ALL."""
         backoff = self._backoff()
         while True:
-            transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
-            known = self._moved.follow(transaction.snapshot).get(token)
-            if known is not None:
-                return known.refused or known.body != body
-            transaction.keep(*self._moved.added([Move(token, body, refused=True)]))
             try:
-                await self._committed(transaction, Effects())
+                async with self._turn:
+                    transaction = self._catalog.transaction(token=Token.of(self._runtime.random_bytes(16)))
+                    known = self._moved.follow(transaction.snapshot).get(token)
+                    if known is not None:
+                        return known.refused or known.body != body
+                    transaction.keep(*self._moved.added([Move(token, body, refused=True)]))
+                    await self._committed(transaction, Effects())
             except OutOfSync:
                 if not await backoff.pause():
                     raise
@@ -88,7 +95,8 @@ class Moving:
         backoff = self._backoff()
         while True:
             try:
-                return await self._once(asked, refusal)
+                async with self._turn:
+                    return await self._once(asked, refusal)
             except OutOfSync:
                 if not await backoff.pause():
                     raise

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowChunks
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime
+from persist.client.collections.reading.frozen import Overlaid
 from persist.client.collections.reading.inputs import Tables, stored
 from persist.client.collections.reading.transaction import ReadTransaction
 from persist.client.shard.read.snapshot import Snapshot
@@ -376,7 +377,7 @@ class RowChanger:
             schema = whole(schema, written.schema)
         return await self._computed(found, _present, found, written, schema), schema
 
-    async def _whole(self, work: ChangingTransaction, snapshot: Snapshot, target: Described) -> Schema:
+    async def _whole(self, work: ChangingTransaction, snapshot: Snapshot | Overlaid, target: Described) -> Schema:
         """Raises SqlConflict where an index answers for the table, and has not all of its columns."""
         assert target.schema is not None
         schema = whole(target.schema, snapshot.schema)
@@ -426,7 +427,7 @@ class RowChanger:
 
     async def _snapshots(
         self, work: ChangingTransaction, bound: BoundQuery, names: CatalogView | None
-    ) -> Mapping[Id, Snapshot]:
+    ) -> Mapping[Id, Snapshot | Overlaid]:
         """What a query reads, at the time of the transaction; that is chosen when it reads for the first time."""
         known = {id: each for read in work.reads for id, each in read.snapshots.items()}
         roots = [each for each in bound.reads if system_collection(each) is None]

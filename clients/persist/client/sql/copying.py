@@ -111,8 +111,8 @@ def _is_written_number(kind: pa.DataType) -> bool:
 
 def _in_csv(kind: pa.DataType) -> pa.DataType:
     """As what a value is read that is put into such a column: what Arrow does not read itself is a text."""
-    zoned = T.is_timestamp(kind) and kind.tz is not None
-    return pa.string() if zoned or T.is_binary(kind) or T.is_nested(kind) or _is_written_number(kind) else kind
+    is_text = T.is_temporal(kind) or T.is_binary(kind) or T.is_nested(kind) or _is_written_number(kind)
+    return pa.string() if is_text else kind
 
 
 def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:

@@ -15,6 +15,14 @@ NOT_WHOLE: Final = "a text is no whole number"
 WHOLE_HINT: Final = "such as '5'; '5.5'::numeric::int rounds"
 REFUSED_MARK: Final = "\x01"
 """What is put into a text that is no whole number, so that no cast takes it for one."""
+NO_TIME: Final = "a text is no such day or time"
+TIME_HINT: Final = "such as '2024-01-31 10:11:12.5', with Z or +02:00 behind it, BC, or infinity"
+TIME_MARK: Final = "\x03"
+"""As REFUSED_MARK, of days and times."""
+NO_CONDITION: Final = "a condition is true or false, and no number, text or time"
+CONDITION_HINT: Final = "compare it, such as with <> 0"
+CONDITION_MARK: Final = "\x02"
+"""What a query is not understood with where it has what is no condition."""
 
 
 class SqlError(InvalidArgument):

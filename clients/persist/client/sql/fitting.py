@@ -3,7 +3,6 @@
 Source: collections: queries; the documentation of PostgreSQL, type conversion: assignment.
 """
 
-import datetime
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from persist.arrow import ArrowArray, ArrowField
 from persist.arrow.exact import cast_exactly
 from persist.client.sql.bind.meaning import bytes_of
+from persist.client.sql.bind.time_texts import times_of
 from persist.client.sql.errors import SqlFailed
 from persist.core.data.types import T, is_text
 
@@ -26,7 +26,6 @@ DIGITS_MAX: Final = 76
 """Of numbers on their way into a column, which holds fewer."""
 _WIDE: Final = decimal.Context(prec=400)
 """Digits of the largest floating-point number."""
-_ZONED: Final = r":\d\d(?:\.\d+)?\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +132,7 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     column = column.cast(pa.string())
     if T.is_binary(kind):
         return pa.array([None if text is None else bytes_of(text) for text in column.to_pylist()], kind)
-    if T.is_time(kind):
-        times = [None if text is None else datetime.time.fromisoformat(text) for text in column.to_pylist()]
-        return pa.array(times, kind)
-    if T.is_timestamp(kind) and kind.tz is not None:
-        # Without a zone it is in that of the session, which is UTC.
-        zoned = pc.match_substring_regex(column, _ZONED)
-        texts: Column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, _zone(column), ""))
-        return cast_exactly(texts, kind)
-    return cast_exactly(column, kind)
+    return times_of(column, kind) if is_time else cast_exactly(column, kind)
 
 
 def _of_reals(column: Column, kind: pa.DataType) -> Column:
@@ -163,12 +154,6 @@ def _of_reals(column: Column, kind: pa.DataType) -> Column:
     ]
     wide = pa.decimal256(DIGITS_MAX, kind.scale)  # type: ignore[attr-defined]  # its type says what it is
     return cast_exactly(pa.chunked_array([pa.array(found, wide)]), kind)
-
-
-def _zone(column: Column) -> Column:
-    """What makes a time in UTC of a date, or of a time without a zone."""
-    hours: Column = pc.if_else(pc.match_substring(column, ":"), "Z", " 00:00:00Z")
-    return hours
 
 
 def _nulls(rows: int, kind: pa.DataType) -> Nulls:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from persist.client.collections.environment import Environment
 from persist.client.collections.reading.choosing import AskedTime, AtOneTime
 from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.frozen import Overlaid
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.sql.bind import large
 from persist.client.sql.bind.binding import BoundQuery, BoundRelation
@@ -270,11 +271,11 @@ class Queries:
         bound: BoundQuery,
         found: AtOneTime | None,
         names: CatalogView | None,
-        stored: Callable[[BoundRelation, Snapshot], T],
+        stored: Callable[[BoundRelation, Snapshot | Overlaid], T],
         of_table: Callable[[pa.Table], T],
     ) -> dict[str, T]:
         """The inputs of a query: what ``stored`` makes of a snapshot, and ``of_table`` of the system's rows."""
-        snapshots: Mapping[Id, Snapshot] = {} if found is None else found.snapshots
+        snapshots: Mapping[Id, Snapshot | Overlaid] = {} if found is None else found.snapshots
         made: dict[str, T] = {}
         for name, each in bound.relations.items():
             system = system_collection(each.described)
@@ -294,14 +295,17 @@ class Queries:
         return await (await self.access.oracle_of(EPOCH_MILLISECONDS)).read_ts()
 
 
-def streamed(relation: BoundRelation, snapshot: Snapshot) -> Streamed:
+def streamed(relation: BoundRelation, snapshot: Snapshot | Overlaid) -> Streamed:
     """A collection at a time, with the columns and rows of it that are needed."""
     return Streamed(*columns_read(relation, snapshot))
 
 
-def planned_rows(relation: BoundRelation, snapshot: Snapshot) -> PlannedRows:
+def planned_rows(relation: BoundRelation, snapshot: Snapshot | Overlaid) -> PlannedRows:
     """As ``streamed``, for another engine."""
-    kept, _, where = _needed(relation, snapshot)
+    kept, wanted, where = _needed(relation, snapshot)
+    if isinstance(snapshot, Overlaid):
+        rows = snapshot.table(wanted, where)
+        return PlannedRows(rows.schema, rows, has_diffs=True)
     return PlannedRows(kept, snapshot, where)
 
 
@@ -311,14 +315,14 @@ def planned_table(table: pa.Table) -> PlannedRows:
 
 
 def columns_read(
-    relation: BoundRelation, snapshot: Snapshot
+    relation: BoundRelation, snapshot: Snapshot | Overlaid
 ) -> tuple[pa.Schema, Callable[[], AsyncGenerator[pa.RecordBatch, None]]]:
     """The columns of a collection that are needed, and what opens the rows that are, each with a diff."""
     kept, wanted, where = _needed(relation, snapshot)
     return kept, lambda: snapshot.to_batches(wanted, where)
 
 
-def _needed(relation: BoundRelation, snapshot: Snapshot) -> tuple[pa.Schema, list[str], Predicate | None]:
+def _needed(relation: BoundRelation, snapshot: Snapshot | Overlaid) -> tuple[pa.Schema, list[str], Predicate | None]:
     wanted = list(arrow(relation, relation.columns).names)
     where = Predicate(relation.conditions) if relation.conditions else None
     kept = pa.schema([field for field in snapshot.output(wanted) if field.name != DIFF.name])

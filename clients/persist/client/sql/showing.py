@@ -4,7 +4,7 @@ Source: collections: names.
 """
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +22,9 @@ from persist.core.catalog.ddl.statements import AddColumns, AddedColumn, CreateT
 from persist.core.catalog.ddl.system_tables import going
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import no_environment
-from persist.core.catalog.values import ObjectType, Space
+from persist.core.catalog.kinds import COMMENT
+from persist.core.catalog.objects import CommentKey
+from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 from persist.core.time.collections import timeline_context, timeline_read_in
 from persist.core.time.errors import MultipleTimelines
 from persist.core.time.hold import lag_text
@@ -59,13 +61,15 @@ def shown(statement: Show, view: CatalogView | None, variables: Variables, state
         raise no_environment()
     match statement.what:
         case "COLUMNS":
-            return _columns(_described(statement, view, variables))
+            return _columns(_described(statement, view, variables), view)
         case "CREATE":
             return _definition(_described(statement, view, variables))
         case "DATABASES":
-            return _named(statement, (each.name for each in view.databases.values()))
+            named = {each.name: _comment(view, ObjectType.DATABASE, id) for id, each in view.databases.items()}
+            return _named(statement, named)
         case "ROLES":
-            return _named(statement, (each.name for each in view.roles.values()))
+            roles = view.roles.items()
+            return _named(statement, {each.name: _of_role(view, id) for id, each in roles})
         case "SCHEMAS":
             return _schemas(statement, view)
     return _items(statement, view, states, variables)
@@ -79,7 +83,12 @@ def _described(statement: Show, view: CatalogView, variables: Variables) -> Desc
     return found
 
 
-def _columns(described: Described) -> Result:
+def _comment(view: CatalogView, kind: ObjectType, id: Id, column: int | None = None) -> str:
+    found = view.objects(COMMENT).get(CommentKey(kind, id, column))
+    return "" if found is None else found.text
+
+
+def _columns(described: Described, view: CatalogView) -> Result:
     if described.schema is None:
         raise SqlError("this has no columns", name=described.name, kind=described.kind)
     keys = set() if described.multiset else set(described.schema.key.names)
@@ -92,6 +101,7 @@ def _columns(described: Described) -> Result:
             "type": [written_type(field.type) for field in fields],
             "nullable": ["yes" if field.nullable else "no" for field in fields],
             "key": ["yes" if field.name in keys else "" for field in fields],
+            "comment": [_comment(view, described.kind, described.id, at) for at in range(1, len(fields) + 1)],
         }
     )
 
@@ -120,11 +130,15 @@ def _schemas(statement: Show, view: CatalogView) -> Result:
     databases = {id: each.name for id, each in view.databases.items()}
     wanted = None if statement.of is None else statement.of.item
     rows = sorted(
-        (databases.get(each.database_id, "") if each.database_id is not None else "", each.name)
-        for each in view.schemas.values()
+        (
+            databases.get(each.database_id, "") if each.database_id is not None else "",
+            each.name,
+            _comment(view, ObjectType.SCHEMA, id),
+        )
+        for id, each in view.schemas.items()
     )
-    rows = [(database, name) for database, name in rows if wanted in (None, database) and _like(statement, name)]
-    return _rows({"database": [row[0] for row in rows], "name": [row[1] for row in rows]})
+    rows = [row for row in rows if wanted in (None, row[0]) and _like(statement, row[1])]
+    return _rows({name: [row[at] for row in rows] for at, name in enumerate(("database", "name", "comment"))})
 
 
 def _items(statement: Show, view: CatalogView, states: Mapping[str, str], variables: Variables) -> Result:
@@ -151,6 +165,7 @@ def _items(statement: Show, view: CatalogView, states: Mapping[str, str], variab
         role = view.role(variables.session.role)
         standing = [going(view, each, role) for each in found]
         columns |= {"state": [state for state, _, _ in standing], "reason": [reason for _, reason, _ in standing]}
+    columns["comment"] = [_comment(view, each.kind, each.id) for each in found]
     return _rows(columns)
 
 
@@ -177,12 +192,13 @@ def _of_holds(found: Iterable[Described], view: CatalogView, states: Mapping[str
     }
 
 
-def _named(statement: Show, names: Iterable[str]) -> Result:
-    return _rows({"name": sorted(_liked(statement, names))})
+def _named(statement: Show, comments: Mapping[str, str]) -> Result:
+    names = sorted(name for name in comments if _like(statement, name))
+    return _rows({"name": names, "comment": [comments[name] for name in names]})
 
 
-def _liked(statement: Show, names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if _like(statement, name))
+def _of_role(view: CatalogView, role: RoleRef) -> str:
+    return _comment(view, ObjectType.ROLE, Id(role.space, role.number))
 
 
 def _like(statement: Show, name: str) -> bool:

@@ -378,7 +378,7 @@ class Wal:
         while copied < end:
             if upper >= end:
                 raise _past_the_log(table)
-            rest = _not_before(updates.filter(pc.greater_equal(updates.column("ts"), copied)), upper)
+            rest = not_before(updates.filter(pc.greater_equal(updates.column("ts"), copied)), upper)
             try:
                 outcome = await table.writer.compare_and_append(
                     rest, upper, end, transaction=LogCopy.of(self._writer.shard, end), timeout=seconds(deadline)
@@ -567,7 +567,7 @@ def _stamped(entries: pa.Table, ts: int) -> pa.Table:
     return entries.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
 
 
-def _not_before(updates: pa.Table, time: int) -> pa.Table:
+def not_before(updates: pa.Table, time: int) -> pa.Table:
     """The updates, those at earlier times at ``time``."""
     at = updates.schema.get_field_index("ts")
     moved = pc.max_element_wise(updates.column(at), pa.scalar(time, pa.uint64()))

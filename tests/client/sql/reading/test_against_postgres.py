@@ -123,6 +123,70 @@ SELECT to_date('20240131', 'YYYYMMDD');
 SELECT at + interval '1 month', date_trunc('week', at), at::date + 1, at::date - DATE '2024-01-01' FROM t;
 SELECT at::timestamptz::date, at::timestamptz AT TIME ZONE 'Asia/Tokyo' FROM t
 """,
+    "times as texts": r"""
+SELECT '2024-01-31 10:11:12.1234567'::timestamp, timestamp '2024-01-31 10:11:12.9999999', '10:11:12.1234565'::time;
+SELECT s::timestamp, s::timestamptz, s::time, s::date FROM (VALUES ('2024-01-31 10:11:12.1234567'), (NULL),
+    ('2024-01-31 23:59:59.9999994+02')) AS q(s);
+SELECT (v || '.1234567')::timestamp FROM (VALUES ('2024-01-31 10:11:12'), ('1969-12-31 23:59:59')) AS q(v);
+SELECT (CASE WHEN id > 1 THEN '2024-01-31 10:11:12.5000005' ELSE '1999-01-01' END)::timestamp FROM t;
+SELECT ARRAY['2024-01-31 10:11:12.1234567', '0044-03-15 BC']::timestamp[] = ARRAY[timestamp '2024-01-31
+    10:11:12.123457', timestamp '0044-03-15 BC'];
+SELECT id FROM t WHERE at = '2024-01-31 10:11:12.4999999';
+SELECT id FROM t WHERE at > '2024-01-31 10:11:12.4999999' AND at < 'infinity';
+SELECT id FROM t WHERE at IN ('2024-01-31 10:11:12.4999997', '0044-03-15 BC');
+SELECT id FROM t WHERE at BETWEEN '0044-03-15 10:00:00 BC' AND '2024-01-31 10:11:12.4999999';
+SELECT id FROM t WHERE at::date >= '2024-01-31 23:59:59.9999999' OR at::date < '-infinity';
+SELECT id FROM t WHERE at = '2024-01-31 10:11:12 PM';
+SELECT 'infinity'::timestamp > '294000-01-01'::timestamp, '-infinity'::date < '4000-01-01 BC'::date, '+Infinity'::date =
+    'infinity'::date;
+SELECT '0044-03-15 BC'::date::text, '0044-03-15 10:00:00.5 BC'::timestamp::text,
+    '0044-03-15 10:00+02 bc'::timestamptz::text,
+    '12024-01-31'::date::text, 'epoch'::timestamp::text, 'infinity'::timestamp::text;
+SELECT s::timestamp::text, s::date::text, s::timestamptz::text FROM (VALUES ('0001-01-01 BC'), ('0044-02-29 10:11 BC'),
+    ('4713-12-31 23:59:59.1234567+00 BC')) AS q(s);
+SELECT '2024-01-31 10:11:12.1235'::timestamptz(3), '1999-12-31 23:59:58.5'::timestamp(0), at::timestamp(1),
+    at::timestamp(5), '1969-06-01 10:11:12.15'::timestamp(1), at::timestamptz(2) FROM t;
+SELECT '10:11:12.567'::time(1);
+SELECT '2024-01-31 10:11:12+02'::timestamp, '2024-01-31T10:11:12.5Z'::timestamptz,
+    '2024-01-31 10:11:12 +02:30'::timestamptz;
+SELECT '2024-01-31 10:11:12 XYZ'::timestamp;
+SELECT '2024-01-31 1:11:12 PM'::timestamp;
+SELECT '24-01-31'::date;
+SELECT '0000-01-01'::date;
+SELECT '-0044-03-15'::date;
+SELECT '23:59:59.9999999'::time = '24:00:00'::time, '10:11:12 PM'::time;
+SELECT s::date FROM (VALUES ('2023-02-29')) AS q(s);
+SELECT s::time FROM (VALUES ('10:11:12 PM')) AS q(s)
+""",
+    "what is a condition": r"""
+SELECT id FROM t WHERE s;
+SELECT id FROM t WHERE upper(s);
+SELECT id FROM t WHERE s::text AND true;
+SELECT id FROM t WHERE NOT abs(a);
+SELECT id FROM t WHERE (SELECT max(a) FROM t);
+SELECT id FROM t WHERE coalesce(a, 0) OR id = 1;
+SELECT id FROM (SELECT id, a AS x FROM t) AS q WHERE x;
+SELECT id FROM (SELECT id, s AS x FROM t WHERE false) AS q WHERE x;
+SELECT max(id) FROM t HAVING max(a);
+SELECT t.id FROM t JOIN u ON t.id = u.tid AND v;
+SELECT CASE WHEN a THEN 1 END FROM t;
+SELECT CASE WHEN (CASE WHEN n > 1 THEN length(s) END) THEN 1 END FROM t;
+SELECT count(*) FILTER (WHERE length(s)) FROM t;
+SELECT a IS TRUE, s IS NOT FALSE FROM t;
+SELECT a = true FROM t;
+SELECT bool_and(a) FROM t;
+SELECT a AND id > 1 FROM t;
+SELECT id FROM t WHERE 'true' AND NOT 'f';
+SELECT id FROM t WHERE NULL;
+SELECT id FROM t WHERE coalesce(a > 2, true) ORDER BY id;
+SELECT id FROM t WHERE (SELECT max(a) > 6 FROM t) AND (NOT starts_with(s, 'ab') OR s IS NULL);
+SELECT id FROM (SELECT id, a > 2 AS x FROM t) AS q WHERE x;
+SELECT id FROM (SELECT id, a > 2 AS x FROM t) AS q WHERE x IS NOT TRUE AND CASE WHEN x THEN x ELSE id > 2 END;
+SELECT CASE WHEN x THEN 'y' WHEN NOT x THEN 'n' END, NOT x FROM (SELECT a > 2 AS x FROM t) AS q;
+SELECT t.id, u.id FROM t LEFT JOIN u ON t.id = u.tid AND (starts_with(u.v, 'u') OR coalesce(u.w > 6, false));
+SELECT bool_or(x), bool_and(x), count(*) FILTER (WHERE x) FROM (SELECT a > 2 AS x FROM t) AS q HAVING bool_or(x);
+SELECT id FROM t WHERE (id = 2)::boolean OR a::boolean AND s::varchar = 'ab_c'
+""",
     "texts and bytes": r"""
 SELECT 'abcdef'::varchar(3), 'abcdef'::char(3), s::varchar(2), 123456::varchar(2), 'abc'::varchar FROM t;
 SELECT 'ab  '::char(4) = 'ab';

@@ -16,6 +16,7 @@ from client.sql.support import rows
 from client.support import client_of, memory_place
 
 from persist import aio
+from persist.client.sql.errors import SqlError
 from persist.client.sql.session import SqlSession
 from persist.core.catalog.ddl.statements import CreateSink, CreateSource, Export, QualifiedName
 from persist.core.catalog.values import Retain
@@ -23,6 +24,7 @@ from persist.core.time.collections import TimelineDependent, timeline_context
 from persist.core.time.errors import MultipleTimelines
 from persist.core.time.timeline import timeline_of
 from persist.errors import NotYetAvailable
+from persist.typed import SqlRow
 
 TIMELINES = {
     "clock": "M",
@@ -130,6 +132,37 @@ async def test_every_pair_is_answered_or_refused_at_once(statement: str) -> None
                 assert answer[-1].rows == [(one, one)]
             elif statement == "transaction":
                 assert [each.rows for each in answer[1:]] == [[(1, one)], [(1, one), (2, one)]]
+            await undone(session)
+
+
+ONE_COLLECTION = {
+    "cursor": "create cursor v for subscribe (select a.id from {a} as a, {b} as b) with (max lag = {lag})",
+    "subscribe": "subscribe (select a.id from {a} as a, {b} as b)",
+}
+"""What follows one collection, so that it is of no two timelines."""
+
+
+async def test_what_follows_one_collection_refuses_each_pair_at_once_and_follows_each() -> None:
+    """These have been taught to check that their expression depends at most one timeline."""
+    async with one_of_each() as (_, session):
+        for statement, (one, other) in itertools.product(ONE_COLLECTION, itertools.product(TIMELINES, TIMELINES)):
+            lag = "'1h'" if one == "clock" else "100"
+            text = ONE_COLLECTION[statement].format(a=f"{one}_1", b=f"{other}_2", lag=lag)
+            for is_last in (False, True):
+                began = time.monotonic()
+                with pytest.raises(SqlError, match="only collections are followed"):
+                    await (session.subscribe(text) if statement == "subscribe" else session.execute(text))
+                if time.monotonic() - began < SECONDS:
+                    break
+                # The better of two tries, beside whatever else this machine does.
+                assert not is_last, text
+        for name in TIMELINES:
+            lag = "'1h'" if name == "clock" else "100"
+            await session.execute(f"create cursor v for subscribe {name}_1 with (max lag = {lag})")
+            found: list[SqlRow] = []
+            while not found:  # a fetch has what is there, and waits a moment at most
+                found = await rows(session, "fetch all from v")
+            assert [row[1:] for row in found] == [(1, 1, name)]
             await undone(session)
 
 

@@ -6,15 +6,17 @@ Source: collections: queries; catalog-semantics.md sections 3.2 and 6.2; design 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from persist.client.collections.access import Access
 from persist.client.collections.in_time import within
-from persist.client.collections.reading.computed import Computed, computed
+from persist.client.collections.reading.computed import computed
 from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.frozen import Overlaid
+from persist.client.collections.reading.in_memory import Computed
 from persist.client.collections.reading.inputs import (
     KEPT_UP,
     Held,
@@ -27,7 +29,7 @@ from persist.client.collections.reading.inputs import (
     stored,
 )
 from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
-from persist.client.collections.reading.ticking import ATTENDED_SECONDS, Attended, Ticks, nowhere
+from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
 from persist.client.timeline.oracle import Oracle
@@ -72,7 +74,7 @@ class AtOneTime:
     explanation: Explanation
     context: TimelineContext
     held: Mapping[Id, Held] = field(default_factory=dict)
-    snapshots: Mapping[Id, Snapshot] = field(default_factory=dict)
+    snapshots: Mapping[Id, Snapshot | Overlaid] = field(default_factory=dict)
     """The contents at the time, by the id of what was asked for; nothing where it was only explained."""
     computed: Mapping[Id, Computed] = field(default_factory=dict)
     """The rows that the system computes, as they are now."""
@@ -95,14 +97,28 @@ def timed(names: Names, roots: Iterable[Described]) -> TimelineContext:
     return timeline_context(names.timed(), [str(root.id) for root in roots])
 
 
+def _wanted_by_nothing(_: Collection[Id]) -> None:
+    """Nothing is brought forward here."""
+
+
 class Readers:
     """Reads of one client by name and time. Safe for many tasks."""
 
-    def __init__(self, access: Access, attend: Callable[[], Awaitable[Attended]] = nowhere) -> None:
-        """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes."""
+    def __init__(
+        self,
+        access: Access,
+        attend: Callable[[], Awaitable[Attended]] = nowhere,
+        unattended: Callable[[], Awaitable[Attended]] = nowhere,
+        want: Callable[[Collection[Id]], None] = _wanted_by_nothing,
+    ) -> None:
+        """``attend`` sees that a process leads, where one may: only a leader keeps up views and indexes, or who reads
+        them. ``unattended``, ``want``: see ``Bringing``.
+        """
         self.location = access.client.location
         self.attend = attend
-        self._ticks = Ticks(self.location, attend)
+        self._unattended = unattended
+        self._want = want
+        self._ticks = Ticks(self.location, attend, unattended)
         self.told: Callable[[Lagging], None] = _nobody
         """Called with what a read waits for, once it has waited for a while."""
         self._access = access
@@ -158,6 +174,9 @@ class Readers:
         context = timed(names, roots)
         timeline = timeline_read_in(context, asked.transaction)
         inputs = stored(names, roots)
+        if self._tables.are_frozen:
+            # Nothing can be completed, so what is complete is read.
+            asked = replace(asked, isolation=Isolation.SERIALIZABLE)
         exact = asked.as_of is not None and not asked.as_of.at_least
         await self._settled(names, inputs, deadline)
         shown = [each for each in _reached(names, roots) if is_computed(each)]
@@ -176,8 +195,9 @@ class Readers:
                 held = await self._readable(names, held, asked.as_of.time, deadline, asked.purpose)
             choice = await self._chosen(names, context, timeline, held, asked, deadline)
             held = [_with_inputs(names, each, choice.query_ts) for each in held]
-            behind = (each for each in held if not each.upper.beyond(choice.query_ts))
-            if attended and any(each.described.kind in KEPT_UP for each in behind):
+            behind = _kept_up_behind(held, choice.query_ts)
+            if attended and behind:
+                self._want(behind)
                 await self.attend()
         except BaseException:
             await asyncio.gather(*(each.expire() for each in held))
@@ -203,6 +223,14 @@ class Readers:
 
     async def reach(self, found: AtOneTime, deadline: Deadline) -> int:
         """Wait until an answer at the time may be given, and complete the tables in it. See ``complete``."""
+        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
+        if self._tables.are_frozen and behind:
+            raise NotYetAvailable(
+                "this location is only read, and nothing in it becomes complete",
+                hint="read at an earlier time, or without AS OF",
+                as_of=found.ts,
+                objects=", ".join(f"{each.stands_for.name} (upper {each.upper})" for each in behind),
+            )
         await self._arrive(found, deadline)
         return await self.complete(found, found.ts, deadline)
 
@@ -361,8 +389,10 @@ class Readers:
         No later than sources below have brought everything, where that is not yet: a read would wait for them.
         """
         read = [each.described for each in held if not each.is_beside]
-        if not any(each.kind in KEPT_UP for each in read):
+        kept_up = [each.id for each in read if each.kind in KEPT_UP]
+        if not kept_up:
             return read_ts
+        self._want(kept_up)
 
         async def bound() -> int | None:
             shards = {below.data for each in read for below in brought(names, each)}
@@ -459,15 +489,18 @@ class Readers:
                 objects=why.objects,
                 timeline=found.explanation.timeline,
             )
-        contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot)}
+        contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot | Overlaid)}
         return replace(found, snapshots=contents)
 
     async def _attend_on(self, found: AtOneTime) -> None:
         """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
-        behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
-        while any(each.described.kind in KEPT_UP for each in behind):
+        behind, waited = _kept_up_behind(found.held.values(), found.ts), 0.0
+        while behind:
             await self.location.runtime.sleep(ATTENDED_SECONDS)
-            await self.attend()
+            waited += ATTENDED_SECONDS
+            self._want(behind)
+            if await self.attend() is Attended.SILENT and waited >= PATIENCE_SECONDS:
+                await self._unattended()
 
     async def _say(self, found: AtOneTime) -> None:
         """Report what the read waits for, when that takes long."""
@@ -475,6 +508,11 @@ class Readers:
         behind = [each for each in found.held.values() if not each.upper.beyond(found.ts)]
         if behind and self.told is not _nobody:
             self.told(await lagging(self._access.client, behind, found.ts))
+
+
+def _kept_up_behind(held: Iterable[Held], ts: int) -> list[Id]:
+    """Those of views and indexes that are not complete at a time."""
+    return [each.described.id for each in held if each.described.kind in KEPT_UP and not each.upper.beyond(ts)]
 
 
 def _nobody(_: Lagging) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from persist.client.collections.reading.computed import Computed
 from persist.client.collections.reading.explaining import Explanation
+from persist.client.collections.reading.in_memory import Computed
 from persist.client.shard.handles import Stays
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.shard.read.split import Split

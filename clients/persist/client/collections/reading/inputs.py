@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from persist.client.collections.access import Access
+from persist.client.collections.reading.frozen import Overlaid, Uncopied, overlaid, uncopied
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.opening import open_table
@@ -28,6 +29,7 @@ from persist.core.time.read_time import Input
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import InvalidArgument, PersistError, ShardClosed, ShardNotFound
 from persist.retry.deadline import Deadline
+from persist.storage.open import READ_ONLY
 
 RELEASE_SECONDS: Final = 5.0
 """For giving up a lease, which runs out by itself: beyond the time of the call that held it."""
@@ -97,6 +99,8 @@ class Held:
     made_of: tuple[Described, ...] = ()
     fed: tuple[Fed, ...] = ()
     """What sources feed of all that it is computed from, and itself, where it is behind."""
+    rest: Uncopied | None = None
+    """What its log has besides, where nothing may be written: see ``frozen``."""
 
     @property
     def input(self) -> Input:
@@ -104,8 +108,10 @@ class Held:
         upper = CLOSED if self.is_beside else self.upper
         return Input(id=str(self.stands_for.name), since=self.reader.since, upper=upper)
 
-    async def snapshot(self, as_of: int, deadline: Deadline) -> Snapshot:
+    async def snapshot(self, as_of: int, deadline: Deadline) -> Snapshot | Overlaid:
         """The contents at a time; waits for it. Raises NotYetAvailable, NotReadable, LeaseExpired, LocationError."""
+        if self.rest is not None:
+            return await overlaid(self.reader, self.rest, as_of, deadline)
         return await self.reader.snapshot(as_of, timeout=seconds(deadline))
 
     async def expire(self) -> None:
@@ -186,12 +192,14 @@ class Tables:
 
     def __init__(self, access: Access) -> None:
         self.client = access.client
+        self.are_frozen = access.client.location.home == READ_ONLY
+        """Nothing is written here, so none is completed."""
         self._access = access
         self._opened: dict[ShardId, Table] = {}
 
     async def get(self, described: Described, deadline: Deadline) -> Table | None:
         """The table that an item is, for those that users write; None for everything else."""
-        if not is_completed_by_readers(described):
+        if not is_completed_by_readers(described) or self.are_frozen:
             return None
         assert described.data is not None
         known = self._opened.get(described.data)
@@ -260,6 +268,11 @@ async def _hold(
     except ShardNotFound as error:
         hint = "it is made when it is written for the first time, or it was dropped a moment ago"
         raise ShardNotFound(error.message, hint=hint, **error.details, object=described.name) from error
+    if tables.are_frozen:
+        is_table = is_completed_by_readers(described)
+        rest = await uncopied(tables.client, described, reader, deadline) if is_table else None
+        end = reader.upper if rest is None else Antichain.of(rest.upper)
+        return Held(described, stands_for, reader, end, rest=rest)
     table = await tables.get(described, deadline)
     upper = reader.upper
     if table is not None:

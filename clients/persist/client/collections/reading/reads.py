@@ -36,8 +36,9 @@ from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument, NotReadable
+from persist.errors import InvalidArgument, NotReadable, StoreReadOnly
 from persist.retry.deadline import Deadline
+from persist.storage.open import READ_ONLY
 
 NameLike = str | QualifiedName
 STRICT: Final = Isolation.STRICT_SERIALIZABLE
@@ -169,6 +170,10 @@ class Reads:
         _check_rows(root)
         if is_computed(root):
             raise InvalidArgument("what the system computes has no updates", hint="read it again", name=root.name)
+        if self.readers.location.home == READ_ONLY:
+            raise StoreReadOnly(
+                "nothing is followed in a location that is only read", hint="read it, or follow the original"
+            )
         asked = self._asked(as_of, at_least, isolation, purpose="subscription")
         found = await self.readers.held(view, [root], asked, deadline)
         try:

@@ -117,7 +117,10 @@ class Attending:
     async def run(self) -> None:
         """Until it is cancelled. Failures of the location pass; raises what does not."""
         while True:
-            await self._attend()
+            if await self._attend() not in (Attended.NOWHERE, Attended.ELSEWHERE):
+                # Where nothing leads who follows moves the time, too.
+                with contextlib.suppress(LocationError):
+                    await self._ticked(Deadline(self._runtime, 2 * PATIENCE_SECONDS))
             for each in self._inputs:
                 await each.step()
             await self._runtime.sleep(ATTENDED_SECONDS)

@@ -32,12 +32,14 @@ PATIENCE_SECONDS: Final = 3.0
 
 class Attended(Enum):
     """Where the process that leads an environment is: here, also before this was asked; at another one; or at none that
-    can be seen from here."""
+    can be seen from here. Where none has to lead, HERE is who brings views forward itself: see ``views.bringing``."""
 
     HERE = "here"
     BEGUN = "here since this was asked"
     ELSEWHERE = "elsewhere"
     NOWHERE = "nowhere"
+    SILENT = "at another one, or at none: that cannot be seen from here"
+    ENDED = "at none any more: who led ended in order"
 
 
 async def nowhere() -> Attended:
@@ -48,9 +50,16 @@ async def nowhere() -> Attended:
 class Ticks:
     """Of one client. ``attend`` sees that a process leads, where one may; it raises nothing."""
 
-    def __init__(self, location: Location, attend: Callable[[], Awaitable[Attended]]) -> None:
+    def __init__(
+        self,
+        location: Location,
+        attend: Callable[[], Awaitable[Attended]],
+        unattended: Callable[[], Awaitable[Attended]] = nowhere,
+    ) -> None:
+        """``unattended`` is called once who leads, if any does, was waited for in vain: HERE if this one ticks then."""
         self._location = location
         self._attend = attend
+        self._unattended = unattended
         self._ahead = 0
         """By how much this clock is ahead of that of a leader elsewhere, as far as that is more than a tick."""
         self._stood: int | None = None
@@ -76,6 +85,8 @@ class Ticks:
         backoff = Backoff(location.runtime, location.settings, patience)
         while True:
             where = await self._attend()
+            if where is Attended.SILENT and self._stood == before:
+                where = await self._unattended()
             if where in (Attended.BEGUN, Attended.HERE):
                 if where is Attended.HERE and self._lag(read_ts) <= TICK_MS:
                     return read_ts
@@ -85,6 +96,8 @@ class Ticks:
                 return read_ts
             if not await backoff.pause():
                 self._stood = before
+                if where is Attended.SILENT and deadline.remaining() > 0:
+                    continue
                 return read_ts
             read_ts = await oracle.read_ts(timeout=seconds(deadline))
             if read_ts > before:

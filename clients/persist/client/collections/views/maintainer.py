@@ -6,7 +6,7 @@ One that cannot go on is stalled with a reason, and the others go on. Source: co
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -79,9 +79,12 @@ class Maintainer:
         now_ms: Callable[[], int],
         patience: float | None = None,
         gives_up: Callable[[Id, Antichain], Awaitable[None]] | None = None,
+        wanted: Callable[[], Collection[Id]] | None = None,
     ) -> None:
         """``runner``: those views are kept up that were made for it, and no others; empty: those that were made for
         none, and indexes. ``patience``: seconds after which ``work`` leaves what takes long to itself; None: never.
+
+        ``wanted``: those are kept up, with what they are computed from; None: all.
 
         ``gives_up``: see ``GivesUp``; without it what fell behind computes all that its shard keeps readable.
         """
@@ -94,6 +97,7 @@ class Maintainer:
         self._refresher = refresher
         self._for = runner
         self._gives_up = gives_up
+        self._wanted = wanted
         self._now_ms = now_ms
         self._at_work: dict[Id, tuple[UpkeepPlan, MaterializedView | Index]] = {}
         self._stalled: dict[Id, Stalled] = {}
@@ -212,6 +216,9 @@ class Maintainer:
 
     async def _follow(self, items: Mapping[Id, Described]) -> None:
         ours = [each for each in items.values() if each.runner == self._for and (not self._for or _is_view(each))]
+        if self._wanted is not None:
+            wanted = below(self._wanted(), items)
+            ours = [each for each in ours if each.id in wanted]
         plans = {each.id: plan for each in ours if (plan := planned(each, items)) is not None}
         for id in [id for id, (plan, _) in self._at_work.items() if plans.get(id) != plan]:
             await self._end(id)
@@ -305,6 +312,17 @@ def _unstored(item: Described, items: Mapping[Id, Described]) -> list[Described]
             found[each.id] = each
             waiting.extend(each.depends_on)
     return list(found.values())
+
+
+def below(ids: Iterable[Id], items: Mapping[Id, Described]) -> set[Id]:
+    """These, and all that they are computed from."""
+    found, waiting = set[Id](), list(ids)
+    while waiting:
+        id = waiting.pop()
+        if id not in found and id in items:
+            found.add(id)
+            waiting.extend(items[id].depends_on)
+    return found
 
 
 def in_order(wanted: Iterable[Id], items: Mapping[Id, Described]) -> list[Id]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
+from persist.client.sql.bind.checks import Named, checked
 from persist.client.sql.bind.exact import check_quoted
-from persist.client.sql.bind.integers import Named, whole
 from persist.client.sql.bind.meaning import meant
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.positions import where
@@ -98,7 +98,7 @@ class BoundQuery:
         """
         try:
             query = functions.with_time(self.query, ts) if self.asks_time else self.query
-            query = whole(query, (each.schema for each in self.relations.values()), named)
+            query = checked(query, (each.schema for each in self.relations.values()), named)
             return query.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise SqlNotSupported(

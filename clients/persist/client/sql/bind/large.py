@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of, query_of
-from persist.client.sql.bind.integers import Named
+from persist.client.sql.bind.checks import Named
 from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.parse.statements import Parsed
 from persist.client.sql.parse.text import parse

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from persist.client.sql.errors import SqlNotSupported, SqlSyntax
+from persist.client.sql.errors import SqlFailed, SqlNotSupported, SqlSyntax
 from persist.client.sql.parse import changing, creating, queries
 from persist.client.sql.parse.literals import Cut, cuts
 from persist.client.sql.parse.statements import CommitTransaction, Parsed, Rollback, Statement
@@ -67,12 +67,16 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
 
     Of a sequence each value has to be taken. ``kept``: it is a definition's, whose columns are called as they were
     when it was made. ``now_ms``: the clock that ``now()`` and ``'-5m'`` mean. Raises SqlSyntax and SqlNotSupported,
-    with line and column, InvalidArgument, and what schemas raise (TypeNotSupported).
+    with line and column, SqlFailed (half of a character), InvalidArgument, and what schemas raise (TypeNotSupported).
     """
     if len(text) > TEXT_MAX:
         raise SqlSyntax("the text is too long", hint=f"at most {TEXT_MAX} characters; COPY reads rows from files")
     now = system().now_ms() if now_ms is None else now_ms
-    given, found = given_params(params), cuts(text)
+    given = given_params(params)
+    _check_characters(text, "the text")
+    for name, value in given.items():
+        _check_characters(value, f"parameter {name}")
+    found = cuts(text)
     in_order = isinstance(params, list | tuple)
     statements = _statements(text, given, now, found, in_order=in_order, kept=kept) if found else None
     if statements is None:
@@ -82,6 +86,27 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
         for each in statements:
             queries.call_counts(each.statement)
     return statements
+
+
+def _check_characters(value: object, what: str) -> None:
+    """Raise SqlFailed for texts that no file and no store can hold: with halves of what is one character."""
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise SqlFailed(
+                    "a text has half of a character, a lone surrogate",
+                    hint="it was decoded from bytes that are no UTF-8: give these as bytes, to a BYTEA",
+                    where=what,
+                    character=error.start,
+                ) from None
+    elif isinstance(value, dict):
+        for each in (*value.keys(), *value.values()):
+            _check_characters(each, what)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_characters(each, what)
 
 
 def _statements(

@@ -14,7 +14,20 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
-from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlError, SqlFailed, SqlLimit
+from persist.client.sql.errors import (
+    CONDITION_HINT,
+    CONDITION_MARK,
+    NO_CONDITION,
+    NO_TIME,
+    NOT_WHOLE,
+    REFUSED_MARK,
+    TIME_HINT,
+    TIME_MARK,
+    WHOLE_HINT,
+    SqlError,
+    SqlFailed,
+    SqlLimit,
+)
 from persist.errors import PersistError
 from persist.extras import extra
 
@@ -38,6 +51,8 @@ _KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionCont
 
 
 _REFUSED: Final = re.compile(rf"Could not convert string '(.*{REFUSED_MARK}.*)' to ", re.DOTALL)
+_NO_TIME: Final = re.compile(rf"{TIME_MARK}([^\"{TIME_MARK}]*)", re.DOTALL)
+_NO_CONDITION: Final = f"Unrecognized Regex option {CONDITION_MARK}"
 _FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, RuntimeError, ValueError)
 
 
@@ -246,6 +261,10 @@ def _failure(error: Exception) -> SqlError:
     if (refused := _REFUSED.search(str(error))) is not None:
         got = refused[1].replace(REFUSED_MARK, "", 1)[:80]
         return SqlFailed(NOT_WHOLE, hint=WHOLE_HINT, got=got)
+    if (refused := _NO_TIME.search(str(error))) is not None:
+        return SqlFailed(NO_TIME, hint=TIME_HINT, got=refused[1][:80])
+    if _NO_CONDITION in str(error):
+        return SqlError(NO_CONDITION, hint=CONDITION_HINT)
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
         return SqlLimit("the statement needs more memory than it may have", hint="ask for less, or use Spark")
     known = isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException)

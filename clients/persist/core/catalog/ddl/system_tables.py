@@ -1,7 +1,7 @@
 """System collections: tables that are stored nowhere, whose rows are computed from a view of the catalog.
 
-``mz_catalog.mz_holds`` and ``mz_catalog.mz_hold_objects`` are those of design document 5; all others are in
-``persist_catalog``. Source: design document 5, Monitoring; collections: names, the hold.
+``mz_catalog.mz_holds`` and ``mz_catalog.mz_hold_objects`` are those of design document 5, ``mz_comments`` stands beside
+them; all others are in ``persist_catalog``. Source: design document 5, Monitoring; collections: names, the hold.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,6 +225,11 @@ def _events(_: CatalogView, live: Live) -> Iterable[Row]:
         yield event.id, event.occurred_at_ms, event.user, event_type, kind, details.id, name, before, after
 
 
+def _mz_comments(view: CatalogView, _: Live) -> Iterable[Row]:
+    for key, comment in sorted(view.objects(COMMENT).items(), key=lambda one: (one[0].id, one[0].column or 0)):
+        yield str(key.id), key.object_type.value.replace("_", "-"), key.column, comment.text
+
+
 _ITEM: Final = {"database_name": TEXT, "schema_name": TEXT, "name": TEXT, "owner_id": TEXT}
 _ID: Final = {"id": TEXT}
 _NULLS: Final = "database_name comment source_id data_shard remap_shard retain every stalled_since_ms"
@@ -243,6 +248,13 @@ MZ_HOLDS: Final = SystemCollection(
 MZ_HOLD_OBJECTS: Final = SystemCollection(
     MZ_CATALOG, "mz_hold_objects", _schema({"hold_id": TEXT, "on_id": TEXT}, {}), _mz_hold_objects
 )
+MZ_COMMENTS: Final = SystemCollection(
+    MZ_CATALOG,
+    "mz_comments",
+    _schema({"id": TEXT, "object_type": TEXT}, {"object_sub_id": pa.int32(), "comment": TEXT}, "object_sub_id"),
+    _mz_comments,
+)
+"""As Materialize has it: ``object_sub_id`` is the place of a column, from 1; null: the whole is commented on."""
 _LIFE: Final = _schema(
     _ID,
     {
@@ -286,6 +298,7 @@ def _ours(name: str, schema: Schema, make: Callable[[CatalogView, Live], Iterabl
 SYSTEM_COLLECTIONS: Final[tuple[SystemCollection, ...]] = (
     MZ_HOLDS,
     MZ_HOLD_OBJECTS,
+    MZ_COMMENTS,
     _ours("holds", _LIFE, _life_of_holds),
     _ours("objects", _of_items(kind=TEXT, is_system=FLAG, privileges=TEXT, comment=TEXT), _objects),
     _ours(
