@@ -77,7 +77,9 @@ class _Process:
         """How deep each thread is in ``apart``."""
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.files: set[File] = set()
-        """All that were opened, as long as they may be open."""
+        """All that were ever opened."""
+        self.left: set[File] = set()
+        """Those still open at the fork under way: by a caller's own connection, say."""
         self.forking: int | None = None
         self.depth = 0
         self.calm = False
@@ -96,7 +98,7 @@ class _Process:
                 return
         for holder in list(self.holders):
             holder.release()
-        self.files &= _open_files() if self.files else set()
+        self.left = self._still_open()
         self.calm = True
 
     def resume(self) -> None:
@@ -118,8 +120,14 @@ class _Process:
         # A fork that is not Python's comes without ``prepare``, which finds nothing under way, or says so.
         was_calm = self.forking is not None and self.calm
         torn = self.torn or bool(held) or (bool(self.apart) and not was_calm)
-        files = self.files if was_calm or not self.files else self.files & _open_files()
-        return _Process(torn=torn, inherited=self.inherited | files)
+        return _Process(torn=torn, inherited=self.inherited | (self.left if was_calm else self._still_open()))
+
+    def _still_open(self) -> set[File]:
+        try:
+            return self.files & _open_files() if self.files else set()
+        except OSError:
+            # It cannot be found out: none counts as closed.
+            return set(self.files)
 
 
 _process = _Process()
@@ -172,7 +180,7 @@ def hold(holder: Holder, file: File) -> None:
 
 
 def opened(file: File) -> None:
-    """Note that a file was opened, and may stay open. Called in ``apart``."""
+    """Note that a database file was opened: a child looks whether it still is. Called in ``apart``."""
     _here().files.add(file)
 
 
