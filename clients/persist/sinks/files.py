@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from persist.client.collections.plain import rows_of
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history
 from persist.errors import Determinate, Indeterminate, InvalidArgument
+from persist.forks import apart, own
 from persist.sinks.manifest import VERSION, WHOLE, FolderState, Manifest, durable
 from persist.sinks.sql import shape
 
@@ -96,6 +97,11 @@ class FilesSink:
 
     def _own(self) -> None:
         """Be the only one who writes here, until this is closed or its process ends."""
+        # A child forked before this knows of its lock would keep it.
+        with apart():
+            self._take()
+
+    def _take(self) -> None:
         if self._lock is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +116,11 @@ class FilesSink:
         self._lock = lock
         # One that was never closed keeps no other out.
         self._release = weakref.finalize(self, os.close, lock)
+        own(self)
+
+    def inherited(self) -> None:
+        """In a forked child: the folder is the parent's, and this is a sink that was not begun."""
+        self.close()
 
     def _again(self) -> FolderState | None:
         kept = self._manifest.read()

@@ -8,12 +8,13 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
+from persist import forks
 from persist.client.collections.sinks.port import moved
 from persist.errors import Determinate, Indeterminate
 from persist.runtime import system
@@ -119,10 +120,20 @@ class SqliteSink:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        # A fork amid it would have the child count on locks that are its parent's.
+        with forks.apart(), self._begun() as connection:
+            yield connection
+
+    @contextmanager
+    def _begun(self) -> Iterator[sqlite3.Connection]:
+        forks.check_inherited(self._path)
         try:
             connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
         except sqlite3.Error as error:
             raise Determinate(f"cannot open {self._path}: {error}", hint="check the path") from error
+        with suppress(OSError):
+            status = os.stat(self._path)
+            forks.opened((status.st_dev, status.st_ino))
         # Text that is no text is no sink's, and stops only the cursor that it is of.
         connection.text_factory = _text
         with closing(connection):

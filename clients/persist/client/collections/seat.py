@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import tempfile
-import weakref
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Final
 from urllib.parse import quote
 
 from persist.errors import Determinate
-from persist.forks import after_fork
+from persist.forks import apart, own
 from persist.storage.layout import LEADERS_NAME
 
 SOCKET_BYTES_MAX: Final = 100
@@ -50,7 +49,7 @@ class Seat:
         self._path = path
         self._file: int | None = file
         self._room: str | None = None
-        _TAKEN.add(self)
+        own(self)
 
     @property
     def left(self) -> bool:
@@ -86,28 +85,21 @@ class Seat:
         if self._room is not None:
             shutil.rmtree(self._room, ignore_errors=True)
 
-    def _inherited(self) -> None:
+    def inherited(self) -> None:
         """In a forked child: what the parent has is its own, also when this process lives longer."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
 
-# SUBTLE: a lock belongs to all who inherited the open file, so a child has to release it at once.
-_TAKEN: "Final[weakref.WeakSet[Seat]]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for seat in list(_TAKEN):
-        seat._inherited()
-    _TAKEN.clear()
-
-
-after_fork(_after_fork)
-
-
 def take_seat(directory: str, environment: str, *, host: str) -> Seat | Occupied:
     """The seat of an environment, if it is free; else who has it. Raises Determinate: the folder cannot be written."""
+    # A child forked before the seat knows of its lock would keep it.
+    with apart():
+        return _taken(directory, environment, host)
+
+
+def _taken(directory: str, environment: str, host: str) -> Seat | Occupied:
     folder = Path(directory, LEADERS_NAME)
     path = folder / f"{_file_name(environment)}.json"
     try:

@@ -11,7 +11,7 @@ from typing import Final
 from persist.errors import CorruptData, Determinate, LocationReplaced, VersionMismatch
 from persist.runtime import Runtime
 from persist.storage.checks import check_expected, check_key, check_limit, check_seqno, check_truncation, check_value
-from persist.storage.engine.sqlite import SqliteDatabase
+from persist.storage.engine.sqlite import Numbered, SqliteDatabase
 from persist.storage.engine.watchers import Watchers
 from persist.storage.ports import Entry, Finding
 
@@ -126,7 +126,7 @@ class SqliteConsensus:
 
     async def _poll(self) -> None:
         """Look at data_version, a counter in shared memory, every 5 ms; read heads only when it moved."""
-        seen = -1
+        seen = (-1, -1)
         while True:
             await self._runtime.sleep(_POLL_SECONDS)
             try:
@@ -217,6 +217,7 @@ def _heads(connection: sqlite3.Connection, keys: Sequence[str]) -> list[tuple[st
     return found
 
 
-def _data_version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-    return version
+def _data_version(connection: sqlite3.Connection) -> tuple[int, int]:
+    """A counter of commits, and the connection that it is of: another one begins anew."""
+    assert isinstance(connection, Numbered)
+    return connection.number, int(connection.execute("PRAGMA data_version").fetchone()[0])

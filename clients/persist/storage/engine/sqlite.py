@@ -6,6 +6,7 @@ reads. WAL with synchronous=FULL: what was acknowledged survives a power cut. So
 
 import copy
 import functools
+import itertools
 import os
 import queue
 import sqlite3
@@ -17,6 +18,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from persist import forks
 from persist.errors import (
     CorruptData,
     Determinate,
@@ -26,6 +28,7 @@ from persist.errors import (
     PersistError,
     StoreFull,
     StoreReadOnly,
+    UsageError,
 )
 from persist.runtime import Runtime
 from persist.storage.call_deadline import deadline
@@ -97,6 +100,15 @@ def _takes_files_beside(path: str) -> bool:
     return os.access(os.path.dirname(path), os.W_OK)
 
 
+_numbers: Final = itertools.count()
+
+
+class Numbered(sqlite3.Connection):
+    """A connection with a number that no other of this process has: what SQLite counts, it counts for each."""
+
+    number = -1
+
+
 class SqliteDatabase:
     """The file at ``path``, made with its folder if missing. ``:memory:`` is a database that ends with this object.
 
@@ -122,8 +134,8 @@ class SqliteDatabase:
         self._max_pages = max_pages
         # Lanes to the file that stands at the path when they are first used.
         self._standing = standing = _Standing(self._path)
-        self._writer = WriteLane("persist-sqlite-writer", functools.partial(self.open, standing), standing.check)
-        self._reader = WriteLane("persist-sqlite-reader", functools.partial(self.open, standing), standing.check)
+        lane = functools.partial(WriteLane, connect=functools.partial(self.open, standing), standing=standing)
+        self._writer, self._reader = lane("persist-sqlite-writer"), lane("persist-sqlite-reader")
         if self._path == MEMORY:
             # A second connection would see another memory database.
             self._reader = self._writer
@@ -173,7 +185,7 @@ class SqliteDatabase:
         """A connection of its own, prepared. For a lane's thread, which shares ``standing`` with another."""
         rest: _Rest | None = None
         if self._path == MEMORY:
-            connection = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+            name = MEMORY
         else:
             if not self._read_only:
                 _make(self._path)
@@ -182,7 +194,13 @@ class SqliteDatabase:
             if self._read_only and before is not None and not _takes_files_beside(self._path):
                 rest = _rest_of(self._path)
                 name += "&immutable=1" if rest is not None else ""
-            connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
+            forks.check_inherited(self._path)
+            if before is not None:
+                forks.opened(before)
+        connection = sqlite3.connect(
+            name, uri=self._path != MEMORY, isolation_level=None, check_same_thread=False, factory=Numbered
+        )
+        connection.number = next(_numbers)
         try:
             self._prepare(connection)
             if self._path != MEMORY:
@@ -232,6 +250,11 @@ class _Standing:
         self.check()
 
     @property
+    def file(self) -> File | None:
+        """The file, once it was opened; None also of one in memory."""
+        return self._file
+
+    @property
     def stands(self) -> bool | None:
         """Whether the path names that file, or none was opened; None: it names nothing."""
         found = file_at(self._path)
@@ -269,13 +292,16 @@ class _Job:
 class WriteLane:
     """One thread with one connection, opened at first use. Writes that wait are committed together.
 
-    ``check``: raises once the connection is to a file that no other process sees any more.
+    ``standing``: raises once the connection is to a file that no other process sees any more. A ``forks.Holder``: it is
+    closed before this process forks, and opened again by the next job. In the child it takes none.
     """
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], check: Callable[[], None]) -> None:
+    def __init__(self, name: str, *, connect: Callable[[], sqlite3.Connection], standing: _Standing) -> None:
         self._name = name
         self._connect = connect
-        self._check = check
+        self._standing = standing
+        self._check = standing.check
+        self._pid = os.getpid()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -284,7 +310,11 @@ class WriteLane:
         self._closed = False
 
     def submit(self, what: str, work: Work[T], size: int, *, writes: bool) -> "Future[T]":
-        """Queue work; the future raises PersistError."""
+        """Queue work; the future raises PersistError. Raises UsageError in a child of the process that made this."""
+        if self._pid != os.getpid():
+            raise UsageError(
+                "this belongs to the process that this one was forked from", hint="open a client in this process"
+            )
         job = _Job(what, work, size, writes=writes)
         with self._lock:
             if self._closed:
@@ -296,7 +326,9 @@ class WriteLane:
         return job.future  # type: ignore[return-value]  # a future of what work returns
 
     def end(self) -> None:
-        """Take nothing more; the thread ends when it has done what is queued."""
+        """Take nothing more; the thread ends when it has done what is queued. In a child nothing is to be ended."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             self._closed = True
             self._jobs.put(None)
@@ -304,20 +336,31 @@ class WriteLane:
     def close(self) -> None:
         """Do what is queued, then end the thread."""
         self.end()
-        if self._thread is not None:
+        if self._thread is not None and self._pid == os.getpid():
             self._thread.join()
+
+    @property
+    def held(self) -> sqlite3.Connection | None:
+        """The connection to a file, while it is open."""
+        return None if self._standing.file is None else self._connection
+
+    def release(self) -> None:
+        """Close it, before a fork."""
+        if self.held is not None:
+            self._drop()
 
     def _run(self) -> None:
         more = True
         while more:
             batch, more = self._take()
-            # From here on a cancelled caller is ignored: the job runs.
-            batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
-            for job in [job for job in batch if not job.writes]:
-                self._alone(job)
-            self._together([job for job in batch if job.writes])
-        if self._connection is not None:
-            self._connection.close()
+            with forks.apart():
+                # From here on a cancelled caller is ignored: the job runs.
+                batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
+                for job in [job for job in batch if not job.writes]:
+                    self._alone(job)
+                self._together([job for job in batch if job.writes])
+        with forks.apart():
+            self._drop()
 
     def _take(self) -> tuple[list[_Job], bool]:
         job = self._jobs.get()
@@ -339,6 +382,8 @@ class WriteLane:
             raise copy.copy(self._broken)  # or the frames of all who met it would be kept
         if self._connection is None:
             self._connection = self._connect()
+            if self._standing.file is not None:
+                forks.hold(self, self._standing.file)
         return self._connection
 
     def _alone(self, job: _Job) -> None:

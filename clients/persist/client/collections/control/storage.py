@@ -15,14 +15,14 @@ from persist.client.collections.ports import UNFIT
 from persist.core.catalog.control.capability import Known, implied
 from persist.core.catalog.control.controlled import DERIVED, Controlled, controlled, stored_inputs
 from persist.core.catalog.ddl.described import Described, Frontiers
-from persist.core.catalog.ddl.effects import Effects
+from persist.core.catalog.ddl.effects import Effects, Hiding
 from persist.core.catalog.errors import Fenced, OutOfSync
 from persist.core.catalog.values import Id
 from persist.core.data.schema import Schema
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ShardId
 from persist.core.time.timeline import Timeline
-from persist.errors import InvalidArgument, NotReadable, PersistError, SchemaMismatch, ShardNotFound
+from persist.errors import AmbiguousName, InvalidArgument, NotReadable, PersistError, SchemaMismatch, ShardNotFound
 
 GROWING_TRIES: Final = 8
 """Of adding columns to a shard to which others add some at the same time."""
@@ -70,6 +70,7 @@ class ShardStorage:
         """See Storage. Two RPCs for each shard that this leader has not taken over yet, a few for one that is made."""
         room = self._room
         room.handles.check()
+        await at_once(self._check_hides, effects.hides)
         await at_once(self._check_keyed, [each for each in effects.created if each.is_keyed and each.sql])
         await at_once(self._grow, effects.grown)
         places = {id: each.shard for id, each in room.picture().collections.items()}
@@ -167,6 +168,18 @@ class ShardStorage:
         if not since.less_equal_time(begins):
             raise _gone(begins, since, [str(each.id)])
         await room.handles.move(shard, Antichain.of(begins))
+
+    async def _check_hides(self, hiding: Hiding) -> None:
+        """Raise AmbiguousName where a shard has the name already. One RPC for each that may."""
+        infos = [(each, await self._room.frontiers.look(each.shard)) for each in hiding.shards]
+        there = [each for each, info in infos if info and not (info.upper.is_empty and info.since.is_empty)]
+        if there:
+            raise AmbiguousName(
+                "a shard has this name already, which an item would hide",
+                hint=f"`persist catalog adopt {hiding.text}` makes a table of it as it is; or choose another name",
+                name=hiding.name,
+                shards=", ".join(map(str, there)),
+            )
 
     async def _grow(self, table: Described) -> None:
         """Its shard has all columns of the table: those that lack are added, behind whatever else it has by now.

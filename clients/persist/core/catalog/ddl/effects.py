@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id
 from persist.core.ids import ShardId
+from persist.core.names import Named
 from persist.core.time.timeline import Timeline
 
 
@@ -30,6 +31,15 @@ class Born:
     timeline: Timeline
 
 
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """The full ``name`` of a new item, the ``text`` that is a shard's name as well, and the shards that may have it."""
+
+    name: str
+    text: str
+    shards: tuple[Named, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """``created``: collections whose shard is to be made or taken over, ``derived`` ones from their names and ids, so
@@ -38,7 +48,7 @@ class Effects:
     ``held``: holds made or moved, backwards too.
     ``grown``: tables whose shard, made earlier, is to have all columns that these have.
     ``changed``: collections whose policy or protection changed otherwise. ``dropped``: shards that no item has.
-    ``left``: shards given back, which stay."""
+    ``left``: shards given back, which stay. ``hides``: what names that are given would hide, if it is there."""
 
     created: tuple[Described, ...] = ()
     derived: tuple[ShardId, ...] = ()
@@ -49,6 +59,7 @@ class Effects:
     changed: tuple[Id, ...] = ()
     dropped: tuple[ShardId, ...] = ()
     left: tuple[ShardId, ...] = ()
+    hides: tuple[Hiding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

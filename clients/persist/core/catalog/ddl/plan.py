@@ -5,6 +5,7 @@ Pure: times of collections are given, and nothing is asked. Source: collections:
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -12,6 +13,7 @@ from persist.core.catalog.ddl.described import Described, Frontiers, Session
 from persist.core.catalog.ddl.effects import Effects, Executed
 from persist.core.catalog.ddl.planning import altering, creating, deriving, dropping, growing, holding, namespaces
 from persist.core.catalog.ddl.planning.context import COLLECTIONS, Planning
+from persist.core.catalog.ddl.planning.hiding import hidings
 from persist.core.catalog.ddl.statements import (
     Acknowledge,
     AddColumns,
@@ -151,7 +153,7 @@ def planned_in_steps(
             executed.append(done)
             yield
         check_created_and_held(created, held)
-        return it.effects(), tuple(executed)
+        return replace(it.effects(), hides=hidings(it)), tuple(executed)
 
 
 def plan_advances(
@@ -180,7 +182,7 @@ def plan_advances(
                 outcomes += holding.advance_all(mine, [each for each in asked if isinstance(each, AdvanceHold)])
             else:
                 outcomes += [_outcome(mine, each) for each in asked]
-        return it.effects(), tuple(outcomes)
+        return replace(it.effects(), hides=hidings(it)), tuple(outcomes)
 
 
 def _outcome(it: Planning, request: Statement) -> Executed | UsageError:

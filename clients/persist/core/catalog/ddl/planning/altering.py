@@ -73,6 +73,7 @@ def rename(it: Planning, statement: Rename) -> Executed:
         it.view.holds({}).rename({str(each.name): str(new) for each, new in pairs})
     renamed = [(o.ItemKey(each.id), replace(it.view.item(each.id), name=new.item)) for each, new in pairs]
     it.put_all(ITEM, renamed)
+    it.named.update((each.id, None) for each, _ in pairs)
     for each, new in pairs:
         it.counted(each.kind, each.id)
         it.audit(AuditEventType.ALTER, each.kind, AuditRenamedV1(str(each.id), str(each.name), str(new)))

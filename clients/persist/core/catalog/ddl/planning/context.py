@@ -79,6 +79,7 @@ class Planning:
     inputs: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
     reaches: dict[Id, int] = field(default_factory=dict)
     created: dict[Id, None] = field(default_factory=dict)
+    named: dict[Id, None] = field(default_factory=dict)
     derived: dict[ShardId, None] = field(default_factory=dict)
     begins: dict[Id, int] = field(default_factory=dict)
     born: dict[Id, Born] = field(default_factory=dict)
@@ -160,6 +161,7 @@ class Planning:
             self.put(STORAGE_COLLECTION_METADATA, o.StorageCollectionMetadataKey(id), where)
         if shard is not None:
             self.created[id] = None
+        self.named[id] = None
         made = self.view.get(id)
         self.audit(AuditEventType.CREATE, kind, AuditNamedV1(str(id), str(made.name)))
         return made

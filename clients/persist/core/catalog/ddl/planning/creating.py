@@ -155,6 +155,8 @@ def adopt(it: Planning, statement: Adopt) -> Executed:
         mode=statement.mode,
     )
     made = it.new_item(name, schema, ObjectType.TABLE, details, shard=statement.shard)
+    # Of several shards of the name this one is meant.
+    del it.named[made.id]
     return Executed("ADOPT", made.id, str(made.name))
 
 
