@@ -11,10 +11,12 @@ from typing import BinaryIO, cast
 
 
 def standard_input() -> BinaryIO:
-    """Standard input as bytes; ``seekable`` only if it is none of the system's."""
+    """Standard input as bytes: none where there is none."""
+    if sys.stdin is None:
+        return io.BytesIO()
     try:
         number = sys.stdin.buffer.fileno()
-    except (AttributeError, OSError):
+    except OSError:
         return io.BytesIO(sys.stdin.buffer.read())
     return cast(BinaryIO, io.BufferedReader(_Waiting(number)))
 

@@ -130,7 +130,9 @@ def test_an_interrupt_ends_the_wait_for_standard_input(begun, kind):
     words = ("shard", "append", "s", "--format", kind, "--key", "id", *begun)
     # The child says when it reads: the terminal has then what was typed.
     program = (
-        "import sys, os; from persist_cli.shard import rows_in; opened = rows_in._open\n"
+        # What starts tests may have it ignore interrupts.
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from persist_cli.shard import rows_in; opened = rows_in._open\n"
         "def said(source):\n    sys.stderr.write('reads\\n'); sys.stderr.flush(); return opened(source)\n"
         "rows_in._open = said\n"
         "from persist_cli.app import run; sys.exit(run(sys.argv[1:], os.environ))"
