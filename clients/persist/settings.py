@@ -156,7 +156,7 @@ def _truth(name: str, text: str) -> bool:
 
 
 PLACES = ("endpoint", "location", "blob", "consensus")
-"""What names a location: a server, or a directory, or a pair of stores. A variable of the environment each, as above."""
+"""What names a location: a server, or a directory, or a pair of stores. A variable each, as above."""
 
 
 def place_of(given: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def place_of(given: Mapping[str, str | None], environ: Mapping[str, str]) -> dic
     chosen = said or known
     if said.keys() == {"blob"} and "endpoint" in known and "consensus" not in known:
         chosen = {name: known[name] for name in ("endpoint", "blob")}
-    kinds = [name for name in ("endpoint", "location") if name in chosen]
+    kinds: list[str] = [name for name in ("endpoint", "location") if name in chosen]
     if "consensus" in chosen or ("blob" in chosen and not kinds):
         kinds.append("stores")
     ways = "an endpoint, or a directory (location), or blob with consensus"

@@ -102,7 +102,14 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
         meant, words = _meant(error), invocation.arguments
         if "--json" in words[: words.index("--") if "--" in words else None]:
             hint = {"hint": meant} if meant else {}
-            _tell_program({"error": "USAGE", "message": error.format_message(), "details": {}, **hint})
+            _tell_program(
+                {
+                    "error": "USAGE",
+                    "message": error.message if hasattr(error, "message") else str(error),
+                    "details": {},
+                    **hint,
+                }
+            )
             return int(error.exit_code)
         error.show()
         if meant:

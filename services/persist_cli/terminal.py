@@ -233,6 +233,8 @@ def progress(what: str, total: int | None = None, *, unit: str = "rows") -> Iter
         TextColumn(f"{{task.completed:,.0f}}{'' if total is None else f' of {total:,}'} {unit}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True, color_system="auto" if styled() else None), transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True, color_system="auto" if styled() else None), transient=True
+    ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda rows: bar.update(task, advance=rows)

@@ -32,7 +32,7 @@ def test_what_names_no_one_location_is_refused_by_all(persist, values, names):
     there = {name: values[name] for name in names}
     done = persist("shard", "list", **there)
     assert (done.code, "name one place" in done.err or "go together" in done.err) == (2, True), done.err
-    with pytest.raises(InvalidArgument, match="location|go together"):
+    with pytest.raises(InvalidArgument, match=r"location|go together"):
         Location().resolved()
 
 

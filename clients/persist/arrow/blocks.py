@@ -72,7 +72,9 @@ def _blocks(read: Callable[[int], bytes], end_of_rows: Callable[[bytes], int]) -
 def _reader(file: BinaryIO, encoding: str) -> Callable[[int], bytes]:
     """Reads of the file in UTF-8, without its mark. Empty at the end."""
     is_first = True
-    decoder = None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else codecs.getincrementaldecoder(encoding)()
+    decoder = (
+        None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else codecs.getincrementaldecoder(encoding)()
+    )
 
     def read(size: int) -> bytes:
         nonlocal is_first

@@ -40,7 +40,7 @@ def floats_of(texts: ArrowChunks, column: str) -> ArrowChunks:
     texts = pc.utf8_trim_whitespace(texts)
     # Of the others a float keeps what can be kept of them.
     for text in texts.filter(pc.fill_null(pc.match_substring_regex(texts, _WHOLE), False)).unique().to_pylist():
-        if not _is_kept(int(text)):
+        if text is not None and not _is_kept(int(text)):
             raise _not_kept(text, column)
     return cast_exactly(texts, pa.float64())
 

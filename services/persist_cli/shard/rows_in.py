@@ -128,7 +128,7 @@ def _column(rows: Rows, at: int, kind: pa.DataType) -> ArrowArray:
     column = rows.batch.column(at)
     try:
         return cast_exactly(column, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         low, high = 0, len(column)  # the first row that fails is among these
         while high - low > 1:
             middle = (low + high) // 2

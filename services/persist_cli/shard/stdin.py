@@ -47,7 +47,7 @@ class _Waiting(io.RawIOBase):
             signalled.setblocking(False)
             before = signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
             try:
-                while self._number not in select.select([self._number, seen], [], [])[0]:
+                while self._number not in select.select([self._number, seen.fileno()], [], [])[0]:
                     seen.recv(1)  # what handles the signal raises, or the wait goes on
             finally:
                 signal.set_wakeup_fd(before)

@@ -1,10 +1,11 @@
 """CSV and JSON lines as record batches, each row with the line of the file that it is in, in bounded memory."""
 
+import io
 import json as jsons
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from persist.arrow.guessed import NotKept, check_json, floats_of, may_change
 from persist.errors import InvalidArgument
 
 Types = Mapping[str, pa.DataType]
+Unexpected = Literal["infer", "error"]
 _ROW: Final = re.compile(r"Row #\d+: ")
 _IN_ROW: Final = re.compile(r"\.? in row \d+$")
 _NUMBER: Final = pa.types.is_floating
@@ -71,7 +73,7 @@ class _Csv:
 
     def __post_init__(self) -> None:
         options = parsing(self.delimiter)
-        self.names = csv.read_csv(pa.BufferReader(self.header), parse_options=options).schema.names
+        self.names = csv.read_csv(io.BytesIO(self.header), parse_options=options).schema.names
 
     def rows(self, block: Block) -> Iterator[Rows]:
         if not block.data.strip(b"\r\n"):
@@ -89,12 +91,14 @@ class _Csv:
 
     def _parsed(self, data: bytes, types: Types) -> pa.Table:
         reading = csv.ReadOptions(use_threads=False, block_size=len(data) + 64, column_names=self.names)
-        return csv.read_csv(pa.BufferReader(data), reading, parsing(self.delimiter), converting(types))
+        return csv.read_csv(io.BytesIO(data), reading, parsing(self.delimiter), converting(types))
 
     def _with_floats(self, block: Block, table: pa.Table) -> pa.Table:
         """The columns that were taken for floats once more, from their texts, where those may say another number."""
         floats = [name for name in self.guessed or () if _NUMBER(self.types[name])]
-        if not floats or not (may_change(block.data) or any(_at_an_end(table.column(self.names.index(name))) for name in floats)):
+        if not floats or not (
+            may_change(block.data) or any(_at_an_end(table.column(self.names.index(name))) for name in floats)
+        ):
             return table
         texts = self._parsed(block.data, {**self.types, **dict.fromkeys(floats, pa.string())})
         for name in floats:
@@ -140,7 +144,7 @@ class _Csv:
 def read_json(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
     """JSON lines. Raises what ``read`` of ``rows_in`` does."""
     schema = pa.schema(list(types.items()))
-    unexpected = "infer"
+    unexpected: Unexpected = "infer"
     for block in json_blocks(file, encoding):
         if not block.data.strip():
             continue
@@ -153,17 +157,17 @@ def read_json(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
         yield Rows(_one_batch(table), lambda index, block=block: _line(json_rows(block), index))  # type: ignore[misc]  # bound now
 
 
-def _parsed(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+def _parsed(data: bytes, schema: pa.Schema, unexpected: Unexpected) -> pa.Table:
     # SUBTLE: Arrow's parser ends the process when its input begins with null.
     if not data.lstrip().startswith(b"{"):
         kind = "array" if data.lstrip().startswith(b"[") else "value"
         raise pa.ArrowInvalid(f"this is a JSON {kind}; give one object a line (JSON lines), as jq -c '.[]' writes them")
     reading = json.ReadOptions(use_threads=False, block_size=len(data) + 64)
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
-    return json.read_json(pa.BufferReader(data), reading, options)
+    return json.read_json(io.BytesIO(data), reading, options)
 
 
-def _located(block: Block, schema: pa.Schema, unexpected: str, error: pa.ArrowInvalid) -> pa.ArrowInvalid:
+def _located(block: Block, schema: pa.Schema, unexpected: Unexpected, error: pa.ArrowInvalid) -> pa.ArrowInvalid:
     """The error of the first line that has one, with its number, and its column if that is one."""
     rows = [] if isinstance(error, NotKept) else [*json_rows(block)]
 
@@ -195,7 +199,7 @@ def _column(line: bytes, schema: pa.Schema) -> str:
     for each in schema:
         options = json.ParseOptions(explicit_schema=pa.schema([each]), unexpected_field_behavior="ignore")
         try:
-            json.read_json(pa.BufferReader(line), parse_options=options)
+            json.read_json(io.BytesIO(line), parse_options=options)
         except pa.ArrowInvalid:
             return f" in column {each.name}"
     return ""
@@ -221,7 +225,7 @@ def _at_an_end(floats: ArrowChunks) -> bool:
     return bool(pc.any(pc.or_(pc.is_inf(floats), pc.equal(floats, 0))).as_py())
 
 
-def _line(rows: "Iterator[Row] | Sequence[Row]", index: int) -> int:
+def _line(rows: Iterable[Row], index: int) -> int:
     return next((row.line for at, row in enumerate(rows) if at == index), 0)
 
 

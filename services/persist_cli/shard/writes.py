@@ -12,6 +12,7 @@ from persist.core.names import id_or_name
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
 from persist.runtime import system
 from persist_cli.shard import rows_in as tables_in
+from persist_cli.shard.texts import Rows
 from persist_cli.terminal import counted, frontier, note, print_json, progress
 from persist_cli.times import dated_frontier
 
@@ -54,7 +55,7 @@ def append(client: "persist.Client", request: AppendFile, *, timeout: float, jso
     try:
         with progress("appending") as done:
             for batch in _all(first, batches):
-                placed = tables_in.Rows(_placed(batch.batch, request), batch.line_of)
+                placed = Rows(_placed(batch.batch, request), batch.line_of)
                 whole = tables_in.conform(placed, schema.updates)
                 tables_in.check_updates(whole, schema.updates)
                 builder.add(whole.batch)
@@ -106,11 +107,11 @@ def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema 
     return schema
 
 
-def _read(request: AppendFile, known: Schema | None) -> Iterator[tables_in.Rows]:
+def _read(request: AppendFile, known: Schema | None) -> Iterator[Rows]:
     return tables_in.read(request.file, _types(request, known))
 
 
-def _first(batches: Iterator[tables_in.Rows], request: AppendFile) -> tables_in.Rows:
+def _first(batches: Iterator[Rows], request: AppendFile) -> Rows:
     first = next(batches, None)
     if first is None:
         raise InvalidArgument(
@@ -133,7 +134,7 @@ def _new_schema(request: AppendFile, found: pa.Schema) -> Schema:
     return Schema(key=key, val=val)
 
 
-def _all(first: tables_in.Rows, rest: Iterator[tables_in.Rows]) -> Iterator[tables_in.Rows]:
+def _all(first: Rows, rest: Iterator[Rows]) -> Iterator[Rows]:
     yield first
     yield from rest
 

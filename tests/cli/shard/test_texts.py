@@ -46,7 +46,7 @@ NOT_KEPT = {
 def test_a_whole_number_that_no_float_is_is_refused_where_no_type_is_named(persist, begun, put, kind, content, line):
     done = put(content, kind=kind)
     assert (done.code, "is not kept by a float" in done.err) == (2, True), done.err
-    assert f"line {line}" in done.err and "id:uint64" in done.err, done.err
+    assert all(each in done.err for each in (f"line {line}", "id:uint64")), done.err
     assert persist("shard", "list", "--json", *begun).json == []
 
 
@@ -73,12 +73,16 @@ LINES = {
     "time-huge": ("csv", "id,a,ts\n1,x,1\n2,y,9223372036854775808\n", "in line 3"),
     "diff-missing": ("csv", "id,a,diff\n1,x,1\n2,y,\n", "line=3"),
     "json-blank": ("jsonl", '{"id":1,"a":"x"}\n\n\n\n{"id":"zwei","a":"x"}\n', "in line 5"),
-    "json-field": ("jsonl", "".join(f'{{"id":{at},"a":"x"}}\n' for at in range(99_999)) + '{"id":7,"b":1}', "unexpected field b, in line 100000"),
+    "json-field": (
+        "jsonl",
+        "".join(f'{{"id":{at},"a":"x"}}\n' for at in range(99_999)) + '{"id":7,"b":1}',
+        "unexpected field b, in line 100000",
+    ),
     "json-float": ("jsonl", '{"id":1,"a":"x"}\n{"id":1.5,"a":"x"}\n', "in column id, in line 2"),
     "json-time": ("jsonl", '{"id":1,"a":"x","ts":1}\n\n{"id":2,"a":"x"}\n', "line=3"),
     "json-negative": ("jsonl", '{"id":1,"a":"x","ts":1}\n\n{"id":2,"a":"x","ts":-1}\n', "in line 3"),
     "json-diff": ("jsonl", '{"id":1,"a":"x","diff":1}\n{"id":2,"a":"x"}\n', "line=2"),
-    "json-null": ("jsonl", 'null\n', "give one object a line"),
+    "json-null": ("jsonl", "null\n", "give one object a line"),
 }
 
 

@@ -125,7 +125,8 @@ class ReadHandle(Held):
     def diffs(self, lower: FrontierLike, upper: FrontierLike, *, timeout: float | None = None) -> "Diffs":
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
 
-        Times as ``snapshot`` takes them. Two RPCs, and two per wait. Raises NotReadable unless since lies before ``lower`` (or both are 0),
+        Times as ``snapshot`` takes them. Two RPCs, and two per wait.
+        Raises NotReadable unless since lies before ``lower`` (or both are 0),
         InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
         """
         return self._give(Diffs, self._run(self._inner.diffs(lower, upper, timeout=timeout)))
@@ -205,7 +206,7 @@ class Snapshot(ArrowStream):
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
     def to_pylist(
@@ -294,7 +295,7 @@ class Diffs(ArrowStream):
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
     def to_pylist(

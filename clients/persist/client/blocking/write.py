@@ -150,7 +150,8 @@ class WriteHandle(Held):
     ) -> Appended:
         """Append all updates at one time: ``not_before``, or the shard's upper when that has passed it.
 
-        ``not_before``: a number, or what ``time_of`` understands, such as ``now``. Writers never contend: the server places each append behind the one before it, and many share one commit. The
+        ``not_before``: a number, or what ``time_of`` understands, such as ``now``.
+        Writers never contend: the server places each append behind the one before it, and many share one commit. The
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
         ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
         ``compare_and_append``. Cost: one RPC, and uploads as there. Raises as that does.
@@ -236,7 +237,8 @@ class SinceHandle(Held):
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
         The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
-        ``since``: as ReadHandle.downgrade_since takes it. One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        ``since``: as ReadHandle.downgrade_since takes it. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
         location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
         ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """

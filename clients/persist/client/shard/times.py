@@ -26,7 +26,8 @@ _AGO: Final = re.compile(r"-([0-9]+)(ms|s|m|h|d|w)")
 def time_of(time: TimeLike, now_ms: int | None = None) -> int:
     """The time as a number: a number as it is, words and dates in milliseconds since 1970. Raises InvalidArgument.
 
-    Numbers may be NumPy's, and a day begins at midnight. Words are ``now``, and how long ago: ``-250ms``, ``-30s``, ``-5m``, ``-2h``, ``-1d``, ``-1w``. Dates without a zone
+    Numbers may be NumPy's, and a day begins at midnight.
+    Words are ``now``, and how long ago: ``-250ms``, ``-30s``, ``-5m``, ``-2h``, ``-1d``, ``-1w``. Dates without a zone
     are in UTC. ``now_ms``: the clock, unless it is given.
     """
     if isinstance(time, date):
@@ -74,7 +75,7 @@ def since_of(given: FrontierLike) -> Antichain:
 
 def _milliseconds(moment: date) -> int:
     if not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)  # noqa: DTZ001  # its zone comes next
+        moment = datetime(moment.year, moment.month, moment.day)  # its zone comes next
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     try:
         return round(aware.timestamp() * 1000)

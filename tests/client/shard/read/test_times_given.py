@@ -29,7 +29,22 @@ def test_a_time_is_what_is_meant(given: Any, time: int):
 
 
 @pytest.mark.parametrize(
-    "given", [True, None, 1.5, -1, 2**64, "", "soon", "-1", "1969-01-01", datetime(1969, 1, 1), b"7", date(1969, 1, 1), pandas.NaT]
+    "given",
+    [
+        True,
+        None,
+        1.5,
+        -1,
+        2**64,
+        "",
+        "soon",
+        "-1",
+        "1969-01-01",
+        datetime(1969, 1, 1),
+        b"7",
+        date(1969, 1, 1),
+        pandas.NaT,
+    ],
 )
 def test_what_is_no_time_is_refused(given: Any):
     with pytest.raises(InvalidArgument):

@@ -159,7 +159,8 @@ class ReadHandle(Stays):
     async def diffs(self, lower: FrontierLike, upper: FrontierLike, *, timeout: float | None = None) -> Diffs:
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
 
-        Times as ``snapshot`` takes them. Two RPCs, and two per wait. Raises NotReadable unless since lies before ``lower`` (or both are 0),
+        Times as ``snapshot`` takes them. Two RPCs, and two per wait.
+        Raises NotReadable unless since lies before ``lower`` (or both are 0),
         InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
         """
         now = self._location.runtime.now_ms()
@@ -189,7 +190,9 @@ class ReadHandle(Stays):
         Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
         """
         self._lease.check()
-        change = await self._fetch_now(frontier_of(lower, self._location.runtime.now_ms()), self._location.attempts.deadline(timeout))
+        change = await self._fetch_now(
+            frontier_of(lower, self._location.runtime.now_ms()), self._location.attempts.deadline(timeout)
+        )
         self._upper = change.info.upper
         return tuple(
             BatchSummary(

@@ -104,7 +104,8 @@ class SinceHandle(Stays):
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
         The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
-        ``since``: as ReadHandle.downgrade_since takes it. One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        ``since``: as ReadHandle.downgrade_since takes it. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
         location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
         ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """

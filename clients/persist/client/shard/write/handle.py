@@ -220,7 +220,8 @@ class WriteHandle(Stays):
     ) -> Appended:
         """Append all updates at one time: ``not_before``, or the shard's upper when that has passed it.
 
-        ``not_before``: a number, or what ``time_of`` understands, such as ``now``. Writers never contend: the server places each append behind the one before it, and many share one commit. The
+        ``not_before``: a number, or what ``time_of`` understands, such as ``now``.
+        Writers never contend: the server places each append behind the one before it, and many share one commit. The
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
         ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
         ``compare_and_append``. Cost: one RPC, and uploads as there. Raises as that does.
