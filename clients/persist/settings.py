@@ -159,3 +159,33 @@ def _truth(name: str, text: str) -> bool:
     if text.lower() not in known:
         raise InvalidArgument(f"{name} must be true or false", got=text)
     return known[text.lower()]
+
+
+PLACES = ("endpoint", "location", "blob", "consensus")
+"""What names a location: a server, or a directory, or a pair of stores. A variable each, as above."""
+
+
+def place_of(given: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, str]:
+    """What names the one location meant, of ``PLACES``: what was given, or else what the environment has.
+
+    Stores may be given in part, and the rest stand in the environment; an endpoint may have the ``blob`` beside it that
+    its parts are read from. Raises InvalidArgument: no location is named, or several, or half of a pair.
+    """
+    said = {name: value for name in PLACES if (value := given.get(name))}
+    known = {name: value for name in PLACES if (value := environ.get(f"PERSIST_{name.upper()}"))} | said
+    chosen = said or known
+    if said.keys() == {"blob"} and "endpoint" in known and "consensus" not in known:
+        chosen = {name: known[name] for name in ("endpoint", "blob")}
+    kinds: list[str] = [name for name in ("endpoint", "location") if name in chosen]
+    if "consensus" in chosen or ("blob" in chosen and not kinds):
+        kinds.append("stores")
+    ways = "an endpoint, or a directory (location), or blob with consensus"
+    if not kinds:
+        raise InvalidArgument("no persist location is named", hint=f"name {ways}")
+    if len(kinds) > 1:
+        raise InvalidArgument("several persist locations are named", hint=f"name one: {ways}", named=[*chosen])
+    if kinds == ["stores"]:
+        chosen = {name: known[name] for name in ("blob", "consensus") if name in known}
+        if len(chosen) != 2:
+            raise InvalidArgument("blob and consensus go together", hint="name both", named=[*chosen])
+    return chosen

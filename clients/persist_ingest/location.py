@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import persist
-from persist import InvalidArgument, InvalidId, ShardId, ShardNotFound
+from persist import InvalidId, ShardId, ShardNotFound
+from persist.settings import place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +22,19 @@ class Location:
     consensus: str | None = None
 
     def resolved(self) -> "Location":
-        """This location, or that of PERSIST_ENDPOINT or PERSIST_LOCATION. Raises InvalidArgument when none is given."""
-        if self.consensus is not None and self.blob is None:
-            raise InvalidArgument("option consensus needs blob", hint='add .option("blob", "s3://bucket/prefix")')
-        if self.directory or self.endpoint or self.consensus:
-            return self
-        endpoint, directory = os.environ.get("PERSIST_ENDPOINT"), os.environ.get("PERSIST_LOCATION")
-        if endpoint:
-            return Location(endpoint=endpoint, blob=self.blob)
-        if directory:
-            return Location(directory=directory)
-        raise InvalidArgument(
-            "no persist location is named",
-            hint='add .option("location", "/data/dir") or .option("endpoint", "host:7100"), or set PERSIST_ENDPOINT',
+        """This location, or that of the environment, which the command line means as well.
+
+        Raises InvalidArgument: none is named, or several are.
+        """
+        given = {
+            "endpoint": self.endpoint, "location": self.directory, "blob": self.blob, "consensus": self.consensus
+        }  # fmt: skip
+        found = place_of(given, os.environ)
+        return Location(
+            directory=found.get("location"),
+            endpoint=found.get("endpoint"),
+            blob=found.get("blob"),
+            consensus=found.get("consensus"),
         )
 
 

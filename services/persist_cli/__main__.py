@@ -13,6 +13,7 @@ them again and again."""
 
 def main() -> None:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 78 refused configuration."""
+    _keep_standard_files()
     # Also of servers: what gRPC has to say for itself is for those who ask.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if sys.argv[1:2] not in (["serve"], ["dev"]):
@@ -32,6 +33,19 @@ def main() -> None:
         # reads. DuckDB counts what is left of it then, and says so.
         gc.freeze()
     sys.exit(code)
+
+
+def _keep_standard_files() -> None:
+    """SUBTLE: of a process that begins without standard output the first file that it opens, such as a store, would be
+    that, and what prints would write into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for as long as the process lives
 
 
 def _lack(error: ImportError) -> NoReturn:

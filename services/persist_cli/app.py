@@ -14,8 +14,9 @@ import typer.main
 
 from persist.typed import Fields, Record
 from persist_cli.options import EXIT_FAILED, Invocation
-from persist_cli.output import Effect, Output, OutputFailed
+from persist_cli.output import Closed, Effect, Output, OutputFailed
 from persist_cli.partly import SAID_OF, PartlyDone, happened
+from persist_cli.terminal import styled
 from persist_cli.times import dated_details
 from persist_cli.tree import tree, words
 
@@ -30,7 +31,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     Nothing that was given as a secret, on the command line or in the environment, comes out on standard error.
     """
     invocation = Invocation(arguments=arguments, environ=environ, vocabulary=words)
-    output = Output(sys.stdout)
+    output = Output(sys.stdout or Closed())
     with contextlib.redirect_stderr(cast(TextIO, _Hushed(sys.stderr, invocation))):
         with contextlib.redirect_stdout(cast(TextIO, output)):
             code = _run(arguments, invocation, output)
@@ -62,6 +63,10 @@ class _Hushed:
 
 @functools.cache
 def _command(branch: str) -> Callable[..., object]:
+    if not styled():
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     return typer.main.get_command(tree(branch))
 
 
@@ -94,8 +99,21 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
     from persist.errors import PersistError, UnsafeConfiguration, UsageError
 
     if hasattr(error, "show") and hasattr(error, "exit_code"):
-        error.show()  # of Click: the command line is wrong
-        if meant := _meant(error):
+        # Of Click: the command line is wrong, and what would have known that JSON is asked for was not reached.
+        meant, words = _meant(error), invocation.arguments
+        if "--json" in words[: words.index("--") if "--" in words else None]:
+            hint = {"hint": meant} if meant else {}
+            _tell_program(
+                {
+                    "error": "USAGE",
+                    "message": error.message if hasattr(error, "message") else str(error),
+                    "details": {},
+                    **hint,
+                }
+            )
+            return int(error.exit_code)
+        error.show()
+        if meant:
             typer.echo(meant, err=True)
         return int(error.exit_code)
     if invocation.debug:
@@ -124,7 +142,7 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
     if invocation.json:
         _tell_program(told)
     else:
-        typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+        typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() and styled() else None)
     return code
 
 

@@ -182,18 +182,17 @@ class Where:
 
     def target(self) -> "LocationTarget":
         """The target, when the options name just one. An option on the command line wins over the environment."""
-        given = self.given
-        chosen = self.typed or given
-        kinds = [name for name in ("endpoint", "location") if name in chosen]
-        stores = "consensus" in chosen or ("blob" in chosen and not kinds)
-        if len(kinds) + stores != 1:
+        from persist.errors import InvalidArgument
+        from persist.settings import place_of
+
+        try:
+            chosen = place_of(self.typed, {f"PERSIST_{name.upper()}": value for name, value in self.given.items()})
+        except InvalidArgument as error:
+            if "go together" in error.message:
+                raise typer.BadParameter("--blob and --consensus go together") from None
             raise typer.BadParameter(
                 "name one place: --endpoint HOST:PORT, or --location DIR, or --blob with --consensus"
-            )
-        if stores:
-            chosen = {name: given[name] for name in ("blob", "consensus") if name in given}
-            if len(chosen) != 2:
-                raise typer.BadParameter("--blob and --consensus go together")
+            ) from None
         _keep_pandas_out()
         words = tuple(word for name, value in self.typed.items() if name in chosen for word in (f"--{name}", value))
         return LocationTarget(**{name: chosen.get(name) for name in PLACES}, words=words)
@@ -237,7 +236,7 @@ class LocationTarget:
         if not begin:
             self.check_there()
         if self.endpoint is not None:
-            return persist.connect(self.endpoint, settings=settings)
+            return persist.connect(self.endpoint, blob=self.blob, settings=settings)
         if self.location is not None:
             read_only = reads and self.is_only_read()
             return persist.embedded(self.location, read_only=read_only, settings=settings)

@@ -5,11 +5,13 @@ standard error, and the exit code is 3 instead of 0. A command that only reads e
 """
 
 import contextlib
+import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import BinaryIO, Final, TextIO
+from typing import BinaryIO, Final, TextIO, cast
 
 EXIT_HAPPENED: Final = 3
 """It happened, or a part of it, although not all is well."""
@@ -31,11 +33,18 @@ class OutputFailed(Exception):
         self.is_closed_pipe = isinstance(error, BrokenPipeError)
 
 
+class Closed(io.TextIOBase):
+    """Standard output of a process that was started without one."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
 class Output:
     """Standard output of one command."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | Closed) -> None:
+        self._stream: TextIO = cast(TextIO, stream)
         self.effect = Effect.READS
         self.failure: OutputFailed | None = None
         self._streams_rows = False
@@ -61,7 +70,7 @@ class Output:
     @property
     def buffer(self) -> "_Bytes":
         """For rows as bytes."""
-        return _Bytes(self, self._stream.buffer)
+        return _Bytes(self, getattr(self._stream, "buffer", cast(BinaryIO, self._stream)))
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:

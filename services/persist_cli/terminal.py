@@ -5,6 +5,8 @@ import contextlib
 import itertools
 import json
 import logging
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
@@ -21,12 +23,28 @@ TABLE_ROWS_MAX: Final = 2_000
 
 def print_json(value: object) -> None:
     """One JSON document."""
-    print(json.dumps(value, default=json_value, indent=2, ensure_ascii=False))
+    print(_json(value, indent=2))
 
 
 def print_json_line(value: object) -> None:
     """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
-    print(json.dumps(value, default=json_value, ensure_ascii=False), flush=True)
+    print(_json(value), flush=True)
+
+
+def _json(value: object, indent: int | None = None) -> str:
+    """A float that JSON has no number for is a text, as PostgreSQL has it: NaN, Infinity, -Infinity."""
+    try:
+        return json.dumps(value, default=json_value, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_texts(value), default=json_value, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _with_texts(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _with_texts(each) for name, each in value.items()}
+    return [_with_texts(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def json_value(value: object) -> object:
@@ -36,6 +54,11 @@ def json_value(value: object) -> object:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     return str(value)
+
+
+def styled() -> bool:
+    """Whether words may be in colours, or bold: not where NO_COLOR says so."""
+    return not os.environ.get("NO_COLOR")
 
 
 NARROW: Final = 60
@@ -65,7 +88,7 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
-    console = Console(width=width, highlight=False, soft_wrap=False)
+    console = Console(width=width, highlight=False, soft_wrap=False, color_system="auto" if styled() else None)
     body: Any = table
     if len(columns) > 1 and rows and _breaks_words(console, table):
         pairs = [(str(shown(name)), value) for name, value in rows] if tuple(columns[1:]) == VALUES else []
@@ -167,7 +190,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, default=json_value, ensure_ascii=False)
+        return _json(value)
     return str(value)
 
 
@@ -210,6 +233,8 @@ def progress(what: str, total: int | None = None, *, unit: str = "rows") -> Iter
         TextColumn(f"{{task.completed:,.0f}}{'' if total is None else f' of {total:,}'} {unit}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True, color_system="auto" if styled() else None), transient=True
+    ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda rows: bar.update(task, advance=rows)

@@ -124,6 +124,8 @@ def snapshot(
     timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Read what a shard holds at a time. The answer for a time is the same for ever."""
+    if run.json and file_format not in (None, "json"):
+        raise typer.BadParameter("rows have one format: --json, or --format")
     target, settings = at.target(), run.settings()
     from persist_cli.shard import reads as shard_reads
 

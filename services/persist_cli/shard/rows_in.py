@@ -1,21 +1,22 @@
 """Rows from files and pipes, as record batches in bounded memory: CSV, JSON lines, Parquet, Arrow IPC."""
 
-import codecs
 import io
-import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from persist.arrow import ArrowField
+from persist.arrow import ArrowArray, ArrowField
 from persist.arrow.exact import DIGITS, cast_exactly
+from persist.arrow.guessed import NotKept
 from persist.errors import InvalidArgument
 from persist.typed import Record
+from persist_cli.shard.stdin import standard_input
+from persist_cli.shard.texts import Reader, Rows, Types, read_csv, read_json
 
 SUFFIXES: Final = {
     ".csv": "csv",
@@ -31,7 +32,6 @@ SUFFIXES: Final = {
 STANDARD_INPUT: Final = "-"
 _TEXTS: Final = ("csv", "tsv", "json")
 _UTF8: Final = ("utf-8", "utf8", "utf-8-sig")
-_JSON_ROW: Final = re.compile(r"in row (\d+)$")
 BATCH_ROWS: Final = 65_536
 TIME: Final = "ts"
 DIFF: Final = "diff"
@@ -80,11 +80,11 @@ def format_of(source: str, given: str | None) -> str:
     return chosen
 
 
-def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def read(file: File, types: Types) -> Iterator[Rows]:
     """The rows of a file, or of standard input for ``-``, under the shard's names of columns.
 
     ``types``: columns, by those names, whose type is known already. Raises InvalidArgument when the file cannot be read
-    or understood; with the number of the row at fault, if there is one.
+    or understood, or has a number that is not kept; with the line at fault, if there is one.
     """
     file_format = format_of(file.source, file.file_format)
     if file.encoding.lower() not in _UTF8 and file_format not in _TEXTS:
@@ -96,12 +96,14 @@ def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatc
     try:
         with _open(file.source) as opened:
             for given in _READERS[file_format](opened, wide, file.encoding):
-                batch = _narrowed(given, known)
+                narrow = {name: known[name] for name in given.batch.schema.names if name in known}
+                batch = _cast(given, {name: kind for name, kind in narrow.items() if kind != wide[name]})
                 missing.difference_update(batch.schema.names)
-                yield _times_of(_under(batch, file, known, file_format), file)
+                named = _under(batch, file, known, file_format)
+                yield Rows(_times_of(Rows(named, given.line_of), file), given.line_of)
                 rows += batch.num_rows
     except (OSError, LookupError, UnicodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgument("cannot read rows", hint=_why(error, rows, file_format), source=file.source) from error
+        raise InvalidArgument("cannot read rows", hint=_why(error), source=file.source) from error
     if rows and missing:
         raise InvalidArgument("no such column in the file", hint="--rename OLD=NEW", column=", ".join(sorted(missing)))
 
@@ -113,29 +115,53 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_float32(kind) else kind
 
 
-def _narrowed(batch: pa.RecordBatch, known: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-    """The same in the types that are known. Raises ArrowInvalid: a value does not fit."""
-    for at, (name, kind) in enumerate(zip(batch.schema.names, batch.schema.types, strict=True)):
-        if name in known and kind == _wide(known[name]) and kind != known[name]:
-            batch = batch.set_column(at, name, cast_exactly(batch.column(at), known[name]))
+def _cast(rows: Rows, types: Types) -> pa.RecordBatch:
+    """The same in these types. Raises ArrowInvalid, which names the first line: a value does not fit."""
+    batch = rows.batch
+    for at, name in enumerate(batch.schema.names):
+        if name in types and batch.schema.field(at).type != types[name]:
+            batch = batch.set_column(at, name, _column(rows, at, types[name]))
     return batch
 
 
-def _why(error: Exception, rows: int, file_format: str) -> str:
-    """What is wrong, and in which line: a reader of CSV counts all rows of the file, one of JSON those of a block."""
+def _column(rows: Rows, at: int, kind: pa.DataType) -> ArrowArray:
+    column = rows.batch.column(at)
+    try:
+        return cast_exactly(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        low, high = 0, len(column)  # the first row that fails is among these
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                cast_exactly(column.slice(low, middle - low), kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as found:
+                error, high = found, middle
+            else:
+                low = middle
+        said = f"column {rows.batch.schema.names[at]}: {str(error).splitlines()[0]}"
+        raise pa.ArrowInvalid(said + _in_line(rows, low)) from error
+
+
+def _in_line(rows: Rows, index: int) -> str:
+    line = rows.line_of(index)
+    return f", in line {line}" if line else ""
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, and what to do about it."""
     said = str(error).splitlines()[0]
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
-    if file_format == "json" and (found := _JSON_ROW.search(said)):
-        if "from object to array" in said:
-            return "this is a JSON array; give one object a line (JSON lines), as jq -c '.[]' writes them"
-        return f"{said[: found.start()].rstrip(' .')}, in line {rows + int(found[1]) + 1}"
+    if "from object to array" in said:
+        return "this is a JSON array; give one object a line (JSON lines), as jq -c '.[]' writes them"
+    if isinstance(error, NotKept):
+        return f"{said}; name its type with --key or --val, such as id:uint64 or, of CSV, id:string"
     if "invalid utf8" in said.lower() or isinstance(error, UnicodeError):
         return f"{said}: not UTF-8; name its encoding, such as --encoding latin-1"
-    return re.sub(r"Row #(\d+):", r"line \1:", said)
+    return said
 
 
-def _under(batch: pa.RecordBatch, file: File, known: Mapping[str, pa.DataType], file_format: str) -> pa.RecordBatch:
+def _under(batch: pa.RecordBatch, file: File, known: Types, file_format: str) -> pa.RecordBatch:
     """The batch under the shard's names. Raises InvalidArgument: two columns of one name, text in another encoding."""
     names = [file.called(name) for name in batch.schema.names]
     double = [name for name, count in Counter(names).items() if count > 1]
@@ -152,8 +178,9 @@ def _under(batch: pa.RecordBatch, file: File, known: Mapping[str, pa.DataType], 
     return batch.rename_columns(names)
 
 
-def _times_of(batch: pa.RecordBatch, file: File) -> pa.RecordBatch:
+def _times_of(rows: Rows, file: File) -> pa.RecordBatch:
     """The batch with times and diffs as numbers, if it has any. Raises InvalidArgument."""
+    batch = rows.batch
     for name, option in ((TIME, "--time-column"), (DIFF, "--diff-column")):
         at = batch.schema.get_field_index(name)
         if at < 0 or pa.types.is_integer(batch.schema.field(at).type):
@@ -164,6 +191,8 @@ def _times_of(batch: pa.RecordBatch, file: File) -> pa.RecordBatch:
             number = batch.column(at).cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
             batch = batch.set_column(at, name, number)
             continue
+        if pa.types.is_floating(found):
+            _column(rows, at, pa.int64())  # refuses what is none, with its line
         raise InvalidArgument(
             f"{name} is what an update's {'time' if name == TIME else 'count'} is called, a whole number",
             hint=f"--rename {name}=_{name} stores it as a column of its own, which Spark shows as {name}; "
@@ -174,78 +203,50 @@ def _times_of(batch: pa.RecordBatch, file: File) -> pa.RecordBatch:
     return batch
 
 
+def check_updates(rows: Rows, updates: pa.Schema) -> None:
+    """Raise InvalidArgument, with the line, where a value is missing that each row has, or a time is negative."""
+    for name, column in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
+        must = name in (TIME, DIFF) or not updates.field(name).nullable
+        if must and column.null_count:
+            _refuse(rows, pc.index(pc.is_null(column), True).as_py(), f"a row has no {name}")
+        if name == TIME and pc.any(pc.less(column, 0)).as_py():
+            _refuse(rows, pc.index(pc.less(column, 0), True).as_py(), "a time is before the first one, which is 0")
+
+
+def _refuse(rows: Rows, index: int, why: str) -> NoReturn:
+    line = rows.line_of(index)
+    raise InvalidArgument(why, hint="mend it, or take the row out", **({"line": line} if line else {"row": index + 1}))
+
+
 def _open(source: str) -> BinaryIO:
     if source == STANDARD_INPUT:
-        # Without seeking, Parquet and Arrow files cannot be read: they are small enough to hold when piped by hand.
-        return (
-            sys.stdin.buffer if isinstance(sys.stdin.buffer, io.BufferedReader) else io.BytesIO(sys.stdin.buffer.read())
-        )
+        return standard_input()
     return Path(source).open("rb")
 
 
-def _csv(delimiter: str) -> "Reader":
-    def batches(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
-        from pyarrow import csv
-
-        yield from csv.open_csv(
-            file,
-            # With threads no error would say which row it is about.
-            read_options=csv.ReadOptions(use_threads=False, encoding=encoding),
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            # An empty cell is null; NA, NULL and quoted empty ones are what they say.
-            convert_options=csv.ConvertOptions(
-                column_types=dict(types), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
-        )
-
-    return batches
-
-
-def _json(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
-    from pyarrow import json
-
-    given: BinaryIO | pa.NativeFile = _without_mark(file)
-    if encoding.lower() not in _UTF8:
-        given = pa.transcoding_input_stream(pa.PythonFile(cast(io.IOBase, file), "r"), encoding, "utf-8")
-    schema = pa.schema(list(types.items())) if types else None
-    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
-    yield from json.open_json(given, parse_options=options)  # type: ignore[arg-type]  # narrower than Arrow is
-
-
-def _parquet(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
+def _parquet(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
     from pyarrow import parquet
 
-    yield from parquet.ParquetFile(_seekable(file)).iter_batches(BATCH_ROWS)
+    yield from map(Rows, parquet.ParquetFile(_seekable(file)).iter_batches(BATCH_ROWS))
 
 
-def _arrow(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> Iterator[pa.RecordBatch]:
+def _arrow(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
     buffered = io.BufferedReader(file) if not isinstance(file, io.BufferedReader) else file  # type: ignore[type-var]  # a raw file
     if buffered.peek(6).startswith(b"ARROW1"):
         reader = pa.ipc.open_file(_seekable(buffered))  # type: ignore[arg-type]  # narrower than Arrow is
-        yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+        yield from (Rows(reader.get_batch(index)) for index in range(reader.num_record_batches))
     else:
-        yield from pa.ipc.open_stream(buffered)
-
-
-def _without_mark(file: BinaryIO) -> BinaryIO:
-    """The file behind its byte order mark, if it has one, which JSON does not know."""
-    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]  # a raw file
-    if buffered.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
-        buffered.read(len(codecs.BOM_UTF8))
-    return buffered
+        yield from map(Rows, pa.ipc.open_stream(buffered))
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
     return file if file.seekable() else io.BytesIO(file.read())
 
 
-Reader = Callable[[BinaryIO, Mapping[str, pa.DataType], str], Iterator[pa.RecordBatch]]
-"""Batches of an open file, given the types that are known and its encoding."""
-
 _READERS: Final[Mapping[str, Reader]] = {
-    "csv": _csv(","),
-    "tsv": _csv("\t"),
-    "json": _json,
+    "csv": read_csv(","),
+    "tsv": read_csv("\t"),
+    "json": read_json,
     "parquet": _parquet,
     "arrow": _arrow,
 }
@@ -283,11 +284,12 @@ def split_columns(
     return keys, vals
 
 
-def conform(batch: pa.RecordBatch, updates: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns and types the shard's updates have; ``ts`` and ``diff`` only if they are there.
+def conform(rows: Rows, updates: pa.Schema) -> Rows:
+    """The rows with the columns and types the shard's updates have; ``ts`` and ``diff`` only if they are there.
 
-    Raises InvalidArgument for a missing or extra column, or a value its type cannot hold.
+    Raises InvalidArgument for a missing or extra column, or a value its type cannot hold, with its line.
     """
+    batch = rows.batch
     wanted = [field for field in updates if field.name not in (TIME, DIFF) or field.name in batch.schema.names]
     names = [field.name for field in wanted]
     extra = [name for name in batch.schema.names if name not in names]
@@ -297,7 +299,7 @@ def conform(batch: pa.RecordBatch, updates: pa.Schema) -> pa.RecordBatch:
             "the rows do not fit the shard", hint=f"its columns are: {', '.join(names)}", missing=missing, extra=extra
         )
     try:
-        arrays = [cast_exactly(batch.column(field.name), field.type) for field in wanted]
+        batch = _cast(rows, {field.name: field.type for field in wanted})
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidArgument("a value does not fit its column", hint=str(error).splitlines()[0]) from error
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    return Rows(batch.select(names), rows.line_of)

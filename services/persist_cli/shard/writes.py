@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist import Appended, Schema, WriterId
+from persist.arrow import ArrowArray
 from persist.core.names import id_or_name
 from persist.errors import InvalidArgument, InvalidBounds, ShardClosed, ShardNotFound, UsageError
 from persist.runtime import system
 from persist_cli.shard import rows_in as tables_in
+from persist_cli.shard.texts import Rows
 from persist_cli.terminal import counted, frontier, note, print_json, progress
 from persist_cli.times import dated_frontier
 
@@ -35,7 +37,7 @@ def check_new(request: AppendFile) -> None:
     """Before a location is made: this file makes a shard. Raises UsageError. Standard input is not looked at."""
     id_or_name(request.shard)
     if request.file.source != tables_in.STANDARD_INPUT:
-        _new_schema(request, _first(_read(request, None), request).schema)
+        _new_schema(request, _first(_read(request, None), request).batch.schema)
 
 
 def append(client: "persist.Client", request: AppendFile, *, timeout: float, json: bool) -> None:
@@ -46,22 +48,25 @@ def append(client: "persist.Client", request: AppendFile, *, timeout: float, jso
         _check_key(request, known)
     batches = _read(request, known)
     first = _first(batches, request)
-    schema = known or _new_schema(request, first.schema)
+    schema = known or _new_schema(request, first.batch.schema)
     # The shard is made, if it is new, once every row was read.
     writer_id = WriterId.born(system().now_ms(), system().random_bytes(16))
     builder = client.batch_spec(shard, schema, writer_id=writer_id, timeout=timeout).open()
     try:
         with progress("appending") as done:
             for batch in _all(first, batches):
-                builder.add(_placed(tables_in.conform(batch, schema.updates), request))
-                done(batch.num_rows)
+                placed = Rows(_placed(batch.batch, request), batch.line_of)
+                whole = tables_in.conform(placed, schema.updates)
+                tables_in.check_updates(whole, schema.updates)
+                builder.add(whole.batch)
+                done(whole.batch.num_rows)
         prepared = builder.finish()
     except BaseException:
         builder.discard()
         raise
     writer = client.open_writer(shard, schema=schema, writer_id=writer_id, timeout=timeout)
     prepared = prepared.registered(writer.batch_spec().schema_id)
-    timeless = tables_in.TIME not in first.schema.names
+    timeless = tables_in.TIME not in first.batch.schema.names
     outcome = _commit(writer, prepared, request, timeless=timeless, timeout=timeout)
     if json:
         print_json(
@@ -74,16 +79,20 @@ def append(client: "persist.Client", request: AppendFile, *, timeout: float, jso
 
 
 def _check_key(request: AppendFile, known: Schema) -> None:
-    """Raise InvalidArgument when the key that was given is not the shard's."""
-    given = [tables_in.column_of(text)[0] for text in request.key]
-    names = [field.name for field in known.key]
-    if given and sorted(given) != sorted(names):
-        raise InvalidArgument(
-            "this shard has another key",
-            hint="leave --key out, or name another shard",
-            given=",".join(given),
-            key=",".join(names),
-        )
+    """Raise InvalidArgument when the key, the val or a type that was given is not the shard's."""
+    for option, texts, fields in (("--key", request.key, known.key), ("--val", request.val, known.val)):
+        given = dict(tables_in.column_of(text) for text in texts)
+        types = {field.name: field.type for field in fields}
+        what = option.removeprefix("--")
+        if given and given.keys() != types.keys():
+            hint = f"leave {option} out, or name another shard"
+            raise InvalidArgument(f"this shard has another {what}", hint=hint, given=[*given], **{what: [*types]})
+        for name, kind in given.items():
+            if kind is not None and kind != types[name]:
+                hint = f"leave the type out, or name another shard: {option} {name}"
+                raise InvalidArgument(
+                    "this column has another type", hint=hint, column=name, given=str(kind), type=str(types[name])
+                )
 
 
 def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema | None:
@@ -98,11 +107,11 @@ def _registered(client: "persist.Client", shard: Any, timeout: float) -> Schema 
     return schema
 
 
-def _read(request: AppendFile, known: Schema | None) -> Iterator[pa.RecordBatch]:
+def _read(request: AppendFile, known: Schema | None) -> Iterator[Rows]:
     return tables_in.read(request.file, _types(request, known))
 
 
-def _first(batches: Iterator[pa.RecordBatch], request: AppendFile) -> pa.RecordBatch:
+def _first(batches: Iterator[Rows], request: AppendFile) -> Rows:
     first = next(batches, None)
     if first is None:
         raise InvalidArgument(
@@ -125,14 +134,14 @@ def _new_schema(request: AppendFile, found: pa.Schema) -> Schema:
     return Schema(key=key, val=val)
 
 
-def _all(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _all(first: Rows, rest: Iterator[Rows]) -> Iterator[Rows]:
     yield first
     yield from rest
 
 
 def _placed(batch: pa.RecordBatch, request: AppendFile) -> pa.RecordBatch:
     """The rows with the time and diff the options give, in place of any columns of that name."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns: dict[str, ArrowArray] = dict(zip(batch.schema.names, batch.columns, strict=True))
     if request.time is not None:
         columns.pop(tables_in.TIME, None)
     if request.diff is not None:

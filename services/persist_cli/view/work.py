@@ -5,7 +5,6 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from persist.client.sql.views.upkeep import ViewUpkeep
 from persist.core.catalog.ddl.system_tables import going
 from persist.core.catalog.values import ObjectType
 from persist.errors import LocationError
@@ -14,6 +13,7 @@ from persist_cli.terminal import counted, note, print_json, print_rows
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
+    from persist.client.sql.views.upkeep import ViewUpkeep
     from persist.runtime import Runtime
     from persist.settings import Settings
 
@@ -23,7 +23,11 @@ POLL_SECONDS = 1.0
 
 def run_views(place: CatalogPlace, settings: "Settings", master: str | None, *, once: bool, json: bool) -> None:
     """Refresh until interrupted, or once. Raises Uninitialized, LocationError (``once``), UsageError without Java."""
+    from persist.extras import extra
     from persist_cli.admin.spark import session
+
+    with extra("sql"):
+        from persist.client.sql.views.upkeep import ViewUpkeep
 
     with session(master, "persist view run") as spark:
         from pyspark_persist import SparkRunner
@@ -55,7 +59,7 @@ def run_views(place: CatalogPlace, settings: "Settings", master: str | None, *, 
         print_rows(rows, caption=counted(len(rows), "view"))
 
 
-async def _refreshed(upkeep: ViewUpkeep, runtime: "Runtime", *, once: bool) -> None:
+async def _refreshed(upkeep: "ViewUpkeep", runtime: "Runtime", *, once: bool) -> None:
     while once:
         if not await upkeep.work():
             return

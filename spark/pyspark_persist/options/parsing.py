@@ -334,9 +334,13 @@ def _start(given: Given, places: tuple[str, ...]) -> int | str | None:
     text = given.values[name].strip()
     if text.lower() in places:
         return text.lower()
-    if not text.isascii() or not text.isdigit():
-        raise InvalidArgument(f"startingVersion must be a time, {' or '.join(places)}", got=text)
-    return _after(int(text), given.flag("startingBoundInclusive", True))
+    try:
+        time = _moment(text, name)
+    except InvalidArgument as cause:
+        raise InvalidArgument(
+            f"startingVersion must be a time, {' or '.join(places)}", hint=cause.hint, got=text
+        ) from cause
+    return _after(time, given.flag("startingBoundInclusive", True))
 
 
 def _after(time: int, inclusive: bool) -> int:

@@ -204,3 +204,14 @@ async def test_errors_of_rows_are_told_without_the_text_that_was_made():
         assert "persist_relation" not in str(refused.value)
         with pytest.raises(SqlError):
             await session.execute("select id, count(*) from t")
+
+
+@pytest.mark.parametrize("number", ["12345678901234567890", "9007199254740993, 1.5"])
+async def test_copy_makes_no_other_number_of_one_that_becomes_a_text(tmp_path, number):
+    path = tmp_path / "t.json"
+    path.write_text("".join(f'{{"name": {each.strip()}}}\n' for each in number.split(",")))
+    async with sessions(files=True) as (session,):
+        await session.execute("create table t (name text primary key)")
+        with pytest.raises(SqlFailed, match="is not kept by a float"):
+            await session.execute(f"copy t from '{path}'")
+        assert await rows(session, "select * from t") == []

@@ -121,6 +121,7 @@ def test_table_beside_a_shard_names_a_metadata_table() -> None:
         ({"startingVersion": "3", "endingVersion": "5", "endingBoundInclusive": "false"}, 3, 4),
         ({"startingTimestamp": "1970-01-01T00:00:01Z"}, 1000, None),
         ({"startingVersion": "earliest"}, "earliest", None),
+        ({"startingVersion": "2026-11-22T06:00Z"}, 1_795_327_200_000, None),
     ],
 )
 def test_change_feed_bounds_are_inclusive_times(given: dict[str, str], start: object, end: object) -> None:

@@ -290,7 +290,7 @@ class Contents(ArrowStream):
         return record_batches(self, self._inner.output(columns), found)
 
     def to_pandas(self, columns: Sequence[str] | None = None, where: PredicateLike = None) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
         return self.to_arrow(columns, where).to_pandas()
 
     def to_pylist(self, columns: Sequence[str] | None = None, where: PredicateLike = None) -> list[Record]:

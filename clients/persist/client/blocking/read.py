@@ -19,9 +19,9 @@ from persist.client.shard.read.listen import Listen as AioListen
 from persist.client.shard.read.snapshot import Diffs as AioDiffs
 from persist.client.shard.read.snapshot import Snapshot as AioSnapshot
 from persist.client.shard.read.split import Split
-from persist.client.shard.times import TimeLike
+from persist.client.shard.times import FrontierLike, TimeLike
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike
+from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.typed import Record
 
@@ -69,10 +69,11 @@ class ReadHandle(Held):
         """The newest upper returned to this handle; the shard may be further. No RPC."""
         return self._inner.upper
 
-    def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+    def downgrade_since(self, since: FrontierLike, *, timeout: float | None = None) -> Antichain:
         """Give up reading below ``since``, and the since that now holds; also a heartbeat. ``[]`` gives up reading.
 
-        A lower or equal since changes nothing. One RPC. Raises LeaseExpired, LocationError.
+        ``since``: a number or a date; ``-2h`` is refused, as nothing that is given up comes back. A lower or equal
+        since changes nothing. One RPC. Raises InvalidArgument, LeaseExpired, LocationError.
         """
         return self._run(self._inner.downgrade_since(since, timeout=timeout))
 
@@ -121,15 +122,16 @@ class ReadHandle(Held):
         """
         return self._give(Listen, self._run(self._inner.subscribe(as_of, timeout=timeout, downgrade=downgrade)))
 
-    def diffs(self, lower: AntichainLike, upper: AntichainLike, *, timeout: float | None = None) -> "Diffs":
+    def diffs(self, lower: FrontierLike, upper: FrontierLike, *, timeout: float | None = None) -> "Diffs":
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
 
-        Two RPCs, and two per wait. Raises NotReadable unless since lies before ``lower`` (or both are 0),
+        Times as ``snapshot`` takes them. Two RPCs, and two per wait.
+        Raises NotReadable unless since lies before ``lower`` (or both are 0),
         InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
         """
         return self._give(Diffs, self._run(self._inner.diffs(lower, upper, timeout=timeout)))
 
-    def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
+    def changes_since(self, lower: FrontierLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
         """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how many updates lie between.
 
         Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
@@ -204,7 +206,7 @@ class Snapshot(ArrowStream):
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
     def to_pylist(
@@ -293,7 +295,7 @@ class Diffs(ArrowStream):
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
         return self.to_arrow(columns, where, keys).to_pandas()
 
     def to_pylist(

@@ -6,14 +6,14 @@ Source: architecture.md section 8; style.md rule 26.
 
 from persist.client.blocking.bridge.held import Held
 from persist.client.blocking.read import Snapshot
-from persist.client.shard.times import TimeLike
+from persist.client.shard.times import FrontierLike, TimeLike
 from persist.client.shard.write.doubts import Resolved
 from persist.client.table.rows import RowsLike
 from persist.client.table.table import Mode
 from persist.client.table.table import Table as AioTable
 from persist.client.table.transaction import TableTransaction as AioTableTransaction
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Transaction
 from persist.core.time.timeline import Timeline
@@ -95,10 +95,10 @@ class Table(Held):
         """
         return self._give(Snapshot, self._run(self._inner.snapshot(as_of, timeout=timeout)))
 
-    def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+    def downgrade_since(self, since: FrontierLike, *, timeout: float | None = None) -> Antichain:
         """Release the history before ``since``: until then this object keeps it once it has read. One RPC.
 
-        Raises InvalidArgument, LeaseExpired, LocationError.
+        ``since``: as ReadHandle.downgrade_since takes it. Raises InvalidArgument, LeaseExpired, LocationError.
         """
         return self._run(self._inner.downgrade_since(since, timeout=timeout))
 

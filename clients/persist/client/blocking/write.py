@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from persist.client.blocking.bridge.held import Held
 from persist.client.shard.read.since import SinceHandle as AioSinceHandle
+from persist.client.shard.times import FrontierLike, TimeLike
 from persist.client.shard.write.doubts import Resolved
 from persist.client.shard.write.handle import WriteHandle as AioWriteHandle
 from persist.client.shard.write.inputs import UpdatesLike
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.commands import Appended, CriticalDowngraded, OpaqueMismatch, Transaction, UpperMismatch
 
@@ -52,7 +53,7 @@ class WriteHandle(Held):
         """Where this handle's next append begins: the newest upper it has written or was returned. No RPC."""
         return self._inner.upper
 
-    def append(self, updates: UpdatesLike, new_upper: AntichainLike, *, timeout: float | None = None) -> Appended:
+    def append(self, updates: UpdatesLike, new_upper: FrontierLike, *, timeout: float | None = None) -> Appended:
         """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, no matter which process wrote
         them.
 
@@ -71,8 +72,8 @@ class WriteHandle(Held):
     def compare_and_append(
         self,
         updates: UpdatesLike,
-        expected_upper: AntichainLike,
-        new_upper: AntichainLike,
+        expected_upper: FrontierLike,
+        new_upper: FrontierLike,
         *,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
@@ -111,12 +112,12 @@ class WriteHandle(Held):
     def compare_and_append_batches(
         self,
         batches: Sequence[PreparedBatch],
-        expected_upper: AntichainLike,
-        new_upper: AntichainLike,
+        expected_upper: FrontierLike,
+        new_upper: FrontierLike,
         *,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
-        at_time: int | None = None,
+        at_time: TimeLike | None = None,
         timeout: float | None = None,
     ) -> Appended | UpperMismatch:
         """Append what other processes prepared, all of it in one commit, iff the shard's upper is ``expected_upper``.
@@ -142,13 +143,14 @@ class WriteHandle(Held):
         self,
         updates: UpdatesLike,
         *,
-        not_before: int = 0,
+        not_before: TimeLike = 0,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> Appended:
         """Append all updates at one time: ``not_before``, or the shard's upper when that has passed it.
 
+        ``not_before``: a number, or what ``time_of`` understands, such as ``now``.
         Writers never contend: the server places each append behind the one before it, and many share one commit. The
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
         ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
@@ -164,7 +166,7 @@ class WriteHandle(Held):
         self,
         batches: Sequence[PreparedBatch],
         *,
-        not_before: int = 0,
+        not_before: TimeLike = 0,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
         timeout: float | None = None,
@@ -230,12 +232,13 @@ class SinceHandle(Held):
         return self._inner.opaque
 
     def compare_and_downgrade(
-        self, expected: bytes, since: AntichainLike, *, opaque: bytes | None = None, timeout: float | None = None
+        self, expected: bytes, since: FrontierLike, *, opaque: bytes | None = None, timeout: float | None = None
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
         The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
-        One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        ``since``: as ReadHandle.downgrade_since takes it. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
         location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
         ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """

@@ -13,7 +13,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from persist.arrow import ArrowField
+from persist.arrow import ArrowField, blocks
+from persist.arrow.guessed import check_json
 from persist.client.collections.plain import rows_of, with_texts
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
@@ -75,8 +76,7 @@ def _by_name(fields: Sequence[ArrowField]) -> Mapping[str, pa.DataType]:
 def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
     """As PostgreSQL reads it: what is empty and has no quotes is null, and nothing else is."""
     reading = pyarrow.csv.ReadOptions(autogenerate_column_names=not statement.header)
-    parsing = pyarrow.csv.ParseOptions(delimiter=statement.delimiter, newlines_in_values=True)
-    parsing.ignore_empty_lines = statement.header
+    parsing = blocks.parsing(statement.delimiter, ignore_empty_lines=statement.header)
     with pyarrow.csv.open_csv(statement.path, read_options=reading, parse_options=parsing) as file:
         names = file.schema.names
     # Of one column an empty line is a null; of several PostgreSQL refuses it.
@@ -87,14 +87,7 @@ def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
     else:
         wanted = [name.lower() for name in names]
     kinds = {name: _in_csv(known.get(asked, pa.string())) for name, asked in zip(names, wanted, strict=False)}
-    converting = pyarrow.csv.ConvertOptions(
-        column_types=kinds,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        true_values=_TRUE,
-        false_values=_FALSE,
-    )
+    converting = blocks.converting(kinds, true_values=_TRUE, false_values=_FALSE)
     found = pyarrow.csv.read_csv(
         statement.path, read_options=reading, parse_options=parsing, convert_options=converting
     )
@@ -121,6 +114,10 @@ def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:
     told = [pa.field(field.name, _in_json(field.type, known.get(field.name.lower()))) for field in seen]
     found = pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=pa.schema(told)))
     _check_numbers(path, found)
+    guessed = [each for each in found.schema if each.name.lower() in known and each.type != known[each.name.lower()]]
+    with Path(path).open("rb") as texts:
+        for block in blocks.json_blocks(texts) if guessed else ():
+            check_json(block, guessed)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
-from persist.client.shard.times import TimeLike, time_of
+from persist.client.shard.times import FrontierLike, TimeLike, since_of, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
 from persist.client.table.data_shard import TableShard
 from persist.client.table.keyed import rows_with_keys
@@ -29,7 +29,7 @@ from persist.client.table.wal import of_table, writes_of
 from persist.client.timeline.oracle import Oracle, acknowledge
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain, AntichainLike
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import Appended, Transaction
 from persist.core.time.timeline import Timeline
@@ -208,12 +208,12 @@ class Table(Stays):
         await self._know(updates.schema.names, self._location.attempts.deadline(timeout))
         return widened(updates, self.schema)
 
-    async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+    async def downgrade_since(self, since: FrontierLike, *, timeout: float | None = None) -> Antichain:
         """Release the history before ``since``: until then this object keeps it once it has read. One RPC.
 
-        Raises InvalidArgument, LeaseExpired, LocationError.
+        ``since``: as ReadHandle.downgrade_since takes it. Raises InvalidArgument, LeaseExpired, LocationError.
         """
-        return await self._data.downgrade_since(Antichain.coerce(since), self._location.attempts.deadline(timeout))
+        return await self._data.downgrade_since(since_of(since), self._location.attempts.deadline(timeout))
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """What came of the writes that ended without an answer, of which nothing more comes then.

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from persist.arrow.blocks import converting, parsing
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Decoded, combined, converted, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.divert import PAYLOAD_BYTES_MAX
@@ -106,18 +107,8 @@ class Csv:
             read_options=pyarrow.csv.ReadOptions(
                 use_threads=False, block_size=BLOCK_BYTES, column_names=None if self.header else names
             ),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=counted.skip,  # type: ignore[arg-type]  # no nulls here
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.binary()),
-                include_columns=names,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
+            parse_options=parsing(self.delimiter, invalid_row_handler=counted.skip),
+            convert_options=converting(dict.fromkeys(names, pa.binary()), include_columns=names),
         )
 
     def _decoded(self, batch: pa.RecordBatch, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:

@@ -108,8 +108,10 @@ class Contents(Stays):
         return self._snapshot.to_batches(self._chosen(columns), self._both(where))
 
     async def to_pandas(self, columns: Sequence[str] | None = None, where: PredicateLike = None) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
-        return (await self.to_arrow(columns, where)).to_pandas()
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
+        found = await self.to_arrow(columns, where)
+        with extra("pandas"):
+            return found.to_pandas()
 
     async def to_pylist(self, columns: Sequence[str] | None = None, where: PredicateLike = None) -> list[Record]:
         """All rows as dicts: for small reads. Raises as ``to_arrow``."""

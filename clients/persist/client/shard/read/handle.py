@@ -14,9 +14,9 @@ from persist.client.shard.location import Location
 from persist.client.shard.read.lease import Lease, Pin
 from persist.client.shard.read.listen import Listen
 from persist.client.shard.read.snapshot import Diffs, Snapshot
-from persist.client.shard.times import TimeLike, time_of
+from persist.client.shard.times import FrontierLike, TimeLike, frontier_of, since_of, time_of
 from persist.core.data.schema import Schema
-from persist.core.frontier import TIME_MAX, Antichain, AntichainLike
+from persist.core.frontier import TIME_MAX, Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.closed import not_readable
 from persist.errors import InvalidBounds, LocationError, NotReadable, NotYetAvailable
@@ -86,12 +86,13 @@ class ReadHandle(Stays):
         """The newest upper returned to this handle; the shard may be further. No RPC."""
         return self._upper
 
-    async def downgrade_since(self, since: AntichainLike, *, timeout: float | None = None) -> Antichain:
+    async def downgrade_since(self, since: FrontierLike, *, timeout: float | None = None) -> Antichain:
         """Give up reading below ``since``, and the since that now holds; also a heartbeat. ``[]`` gives up reading.
 
-        A lower or equal since changes nothing. One RPC. Raises LeaseExpired, LocationError.
+        ``since``: a number or a date; ``-2h`` is refused, as nothing that is given up comes back. A lower or equal
+        since changes nothing. One RPC. Raises InvalidArgument, LeaseExpired, LocationError.
         """
-        return await self._lease.downgrade(Antichain.coerce(since), timeout=timeout)
+        return await self._lease.downgrade(since_of(since), timeout=timeout)
 
     async def heartbeat(self, *, timeout: float | None = None) -> None:
         """Extend the lease; returning means that it is alive. One RPC. Raises LeaseExpired, LocationError."""
@@ -155,13 +156,15 @@ class ReadHandle(Stays):
         snapshot = await self.snapshot(time, timeout=timeout)
         return self._listen(time, self._lease.pin(), timeout, downgrade, snapshot)
 
-    async def diffs(self, lower: AntichainLike, upper: AntichainLike, *, timeout: float | None = None) -> Diffs:
+    async def diffs(self, lower: FrontierLike, upper: FrontierLike, *, timeout: float | None = None) -> Diffs:
         """Every update at a time in ``[lower, upper)``, at its own time. Waits until the shard's upper is ``upper``.
 
-        Two RPCs, and two per wait. Raises NotReadable unless since lies before ``lower`` (or both are 0),
+        Times as ``snapshot`` takes them. Two RPCs, and two per wait.
+        Raises NotReadable unless since lies before ``lower`` (or both are 0),
         InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
         """
-        begin, end = Antichain.coerce(lower), Antichain.coerce(upper)
+        now = self._location.runtime.now_ms()
+        begin, end = frontier_of(lower, now), frontier_of(upper, now)
         if not begin.less_equal(end):
             raise InvalidBounds("upper lies below lower", hint="times only move forward", lower=begin, upper=end)
         self._lease.check()
@@ -181,13 +184,15 @@ class ReadHandle(Stays):
         reading = changes_of(batches if begin != end else [], change.info, self._location.settings, *times)
         return Diffs(self._location, self._lease, pin, reading, lower=begin, upper=end, owner=self)
 
-    async def changes_since(self, lower: AntichainLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
+    async def changes_since(self, lower: FrontierLike, *, timeout: float | None = None) -> tuple[BatchSummary, ...]:
         """The batches beyond ``lower``, oldest first: where a change feed may be cut, and how many updates lie between.
 
         Does not wait; may be empty. Two RPCs. Raises LeaseExpired, LocationError.
         """
         self._lease.check()
-        change = await self._fetch_now(Antichain.coerce(lower), self._location.attempts.deadline(timeout))
+        change = await self._fetch_now(
+            frontier_of(lower, self._location.runtime.now_ms()), self._location.attempts.deadline(timeout)
+        )
         self._upper = change.info.upper
         return tuple(
             BatchSummary(

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
-from persist.core.frontier import Antichain, AntichainLike
+from persist.client.shard.times import FrontierLike, since_of
+from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.core.shard.commands import (
     CannotTell,
@@ -98,17 +99,19 @@ class SinceHandle(Stays):
         return self._opaque
 
     async def compare_and_downgrade(
-        self, expected: bytes, since: AntichainLike, *, opaque: bytes | None = None, timeout: float | None = None
+        self, expected: bytes, since: FrontierLike, *, opaque: bytes | None = None, timeout: float | None = None
     ) -> CriticalDowngraded | OpaqueMismatch:
         """Move the since forward, and the token to ``opaque`` if given, iff the token is ``expected``.
 
         The outcome is a value, and final; a mismatch changed nothing, and never will, and has the values that stand.
-        One RPC. Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
+        ``since``: as ReadHandle.downgrade_since takes it. One RPC.
+        Raises InvalidArgument when the hold is gone, LeaseExpired when another one has its name or the
         location was restored (nothing happened: open it again), OutcomeForgotten, LocationError: after Indeterminate
         ask again with the same arguments (a mismatch that names your own ``opaque`` means that it happened).
         """
         location = self._location
         location.check_open()
+        to = since_of(since)
         deadline = location.attempts.deadline(timeout)
         while True:
             session, seen_seqno = await self._caller.session(deadline), self._caller.seqno
@@ -117,7 +120,7 @@ class SinceHandle(Stays):
                     critical_id=self.name,
                     expected=expected,
                     opaque=expected if opaque is None else opaque,
-                    since=Antichain.coerce(since),
+                    since=to,
                     call=session.call(number),
                     registered=self._registered,
                 )

@@ -17,6 +17,7 @@ from persist.client.shard.read.split import Split
 from persist.client.shard.read.whole import Whole
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
+from persist.extras import extra
 from persist.machine.parts.reading import Reading, parse_where
 from persist.machine.parts.stream import rows
 from persist.typed import Record
@@ -96,8 +97,10 @@ class _Read(Stays):
     async def to_pandas(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None
     ) -> "pandas.DataFrame":
-        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``."""
-        return (await self.to_arrow(columns, where, keys)).to_pandas()
+        """All rows as a pandas DataFrame; needs pandas. Raises as ``to_arrow``, and MissingExtra."""
+        found = await self.to_arrow(columns, where, keys)
+        with extra("pandas"):
+            return found.to_pandas()
 
     async def to_pylist(
         self, columns: Sequence[str] | None = None, where: object = None, keys: KeysLike | None = None

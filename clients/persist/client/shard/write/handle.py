@@ -10,6 +10,7 @@ from typing import assert_never
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
+from persist.client.shard.times import FrontierLike, TimeLike, frontier_of, time_of
 from persist.client.shard.write.append import Appender, Appending, TokenUse
 from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
 from persist.client.shard.write.bodies import Fingerprint, body_of
@@ -88,7 +89,7 @@ class WriteHandle(Stays):
         """Where this handle's next append begins: the newest upper it has written or was returned. No RPC."""
         return self._upper
 
-    async def append(self, updates: UpdatesLike, new_upper: AntichainLike, *, timeout: float | None = None) -> Appended:
+    async def append(self, updates: UpdatesLike, new_upper: FrontierLike, *, timeout: float | None = None) -> Appended:
         """Make sure that the updates of ``[self.upper, new_upper)`` are in the shard, no matter which process wrote
         them.
 
@@ -102,7 +103,7 @@ class WriteHandle(Stays):
         InvalidArgument, ShardClosed (nothing was appended now; read whether it is there), LocationError (repeat the
         call: it only promises that these bounds are written).
         """
-        lower, upper = self._upper, Antichain.coerce(new_upper)
+        lower, upper = self._upper, frontier_of(new_upper, self._now())
         _check_bounds(lower, upper)
         writer_id = self._ids.for_append()
         deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
@@ -117,8 +118,8 @@ class WriteHandle(Stays):
     async def compare_and_append(
         self,
         updates: UpdatesLike,
-        expected_upper: AntichainLike,
-        new_upper: AntichainLike,
+        expected_upper: FrontierLike,
+        new_upper: FrontierLike,
         *,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
@@ -139,9 +140,11 @@ class WriteHandle(Stays):
         one it may still happen: ``resolve`` ends that, and reports whether it did. So does this handle's next append,
         before it sends anything.
         """
+        now = self._now()
+        bounds = frontier_of(expected_upper, now), frontier_of(new_upper, now)
         with self._doubts.call() as call:
             return await self.compare_and_append_as(
-                call, updates, expected_upper, new_upper, token=token, transaction=transaction, timeout=timeout
+                call, updates, *bounds, token=token, transaction=transaction, timeout=timeout
             )
 
     async def compare_and_append_as(
@@ -181,12 +184,12 @@ class WriteHandle(Stays):
     async def compare_and_append_batches(
         self,
         batches: Sequence[PreparedBatch],
-        expected_upper: AntichainLike,
-        new_upper: AntichainLike,
+        expected_upper: FrontierLike,
+        new_upper: FrontierLike,
         *,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
-        at_time: int | None = None,
+        at_time: TimeLike | None = None,
         timeout: float | None = None,
     ) -> Appended | UpperMismatch:
         """Append what other processes prepared, all of it in one commit, iff the shard's upper is ``expected_upper``.
@@ -196,10 +199,11 @@ class WriteHandle(Stays):
         Raises as ``compare_and_append`` does, InvalidArgument for batches of another shard, and RequestTooLarge for
         more than ``settings.parts_per_append_max`` parts: nothing was sent, prepare fewer and larger batches.
         """
-        bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
+        now = self._now()
+        bounds = frontier_of(expected_upper, now), frontier_of(new_upper, now)
         _check_bounds(*bounds, expected=True)
         self._location.check_open()
-        runs = placed(batches, self.shard, bounds, None if at_time is None else check_time(at_time))
+        runs = placed(batches, self.shard, bounds, None if at_time is None else time_of(at_time, now))
         transaction = _of_batches(transaction, batches)
         deadline = self._location.attempts.deadline(timeout)
         with self._doubts.call() as call:
@@ -209,21 +213,23 @@ class WriteHandle(Stays):
         self,
         updates: UpdatesLike,
         *,
-        not_before: int = 0,
+        not_before: TimeLike = 0,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
         timeout: float | None = None,
     ) -> Appended:
         """Append all updates at one time: ``not_before``, or the shard's upper when that has passed it.
 
+        ``not_before``: a number, or what ``time_of`` understands, such as ``now``.
         Writers never contend: the server places each append behind the one before it, and many share one commit. The
         rows are read at the time before ``Appended.upper``. Columns ``ts`` (default 0; at most ``not_before``) and
         ``diff`` (default +1) may be missing. No updates move the upper only. ``token`` and ``transaction`` are as in
         ``compare_and_append``. Cost: one RPC, and uploads as there. Raises as that does.
         """
+        begin = time_of(not_before, self._now())
         with self._doubts.call() as call:
             return await self.append_at_upper_as(
-                call, updates, not_before=not_before, token=token, transaction=transaction, timeout=timeout
+                call, updates, not_before=begin, token=token, transaction=transaction, timeout=timeout
             )
 
     async def append_at_upper_as(
@@ -248,7 +254,7 @@ class WriteHandle(Stays):
         self,
         batches: Sequence[PreparedBatch],
         *,
-        not_before: int = 0,
+        not_before: TimeLike = 0,
         token: Token | str | None = None,
         transaction: Transaction | None = None,
         timeout: float | None = None,
@@ -258,13 +264,17 @@ class WriteHandle(Stays):
         Nothing that was prepared is ever deleted. Raises InvalidBounds for batches with times beyond ``not_before``,
         and RequestTooLarge as ``compare_and_append_batches`` does.
         """
-        bounds = _bounds_until(not_before)
+        begin = time_of(not_before, self._now())
+        bounds = _bounds_until(begin)
         self._location.check_open()
         transaction = _of_batches(transaction, batches)
         deadline = self._location.attempts.deadline(timeout)
-        runs = tuple(moved(run, not_before) for run in placed(batches, self.shard, bounds, None))
+        runs = tuple(moved(run, begin) for run in placed(batches, self.shard, bounds, None))
         with self._doubts.call() as call:
             return await self._append_moved(call, self._ids.fixed(), runs, bounds, token, transaction, deadline, None)
+
+    def _now(self) -> int:
+        return self._location.runtime.now_ms()
 
     async def resolve(self, *, timeout: float | None = None) -> tuple[Resolved, ...]:
         """The outcome of this handle's calls that ended without an answer, each reported once.

@@ -1,0 +1,157 @@
+"""Texts of rows in blocks of whole rows, each with the line that it begins in: CSV and JSON lines, in bounded memory.
+
+A file is read where its blocks are asked for, never by a thread of Arrow's, so that an interrupt ends the wait for it.
+"""
+
+import codecs
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+_QUOTE: Final = ord('"')
+BLOCK_BYTES: Final = 1 << 20
+ROW_BYTES_MAX: Final = 256 << 20
+"""Of a row, which is read at once: beyond it a quote was not closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole rows; ``line``: the number in the file of the first one's line, from 1."""
+
+    data: bytes
+    line: int
+
+
+def parsing(delimiter: str, **more: Any) -> csv.ParseOptions:
+    """How CSV is taken apart, by all that read it: what is in quotes may have line breaks."""
+    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, **more)
+
+
+def converting(types: Mapping[str, pa.DataType], **more: Any) -> csv.ConvertOptions:
+    """What cells of CSV mean, to all that read it: an empty one is null; NA, NULL and a quoted empty one are texts."""
+    return csv.ConvertOptions(
+        column_types=dict(types),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        **more,
+    )
+
+
+def csv_blocks(file: BinaryIO, delimiter: str, encoding: str = "utf-8") -> Iterator[Block]:
+    """Raises ArrowInvalid (a row never ends), UnicodeError, LookupError (of encodings), OSError."""
+    return _blocks(_reader(file, encoding), functools.partial(_end_of_rows, delimiter=delimiter))
+
+
+def json_blocks(file: BinaryIO, encoding: str = "utf-8") -> Iterator[Block]:
+    """As ``csv_blocks``: blocks end where a line does."""
+    return _blocks(_reader(file, encoding), lambda data: data.rfind(b"\n") + 1)
+
+
+def _blocks(read: Callable[[int], bytes], end_of_rows: Callable[[bytes], int]) -> Iterator[Block]:
+    rest, line, is_last = b"", 1, False
+    while not is_last:
+        given = read(max(BLOCK_BYTES, len(rest)))
+        is_last = not given
+        data = rest + given
+        end = len(data) if is_last else end_of_rows(data)
+        if not end and len(data) > ROW_BYTES_MAX:
+            raise pa.ArrowInvalid(f"line {line}: this row does not end: a quote in it may not be closed")
+        if end:
+            yield Block(data[:end], line)
+            line += _line_ends(data[:end])
+        rest = data[end:]
+
+
+def _reader(file: BinaryIO, encoding: str) -> Callable[[int], bytes]:
+    """Reads of the file in UTF-8, without its mark. Empty at the end."""
+    is_first = True
+    decoder = (
+        None if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig") else codecs.getincrementaldecoder(encoding)()
+    )
+
+    def read(size: int) -> bytes:
+        nonlocal is_first
+        data, is_last = b"", False
+        while not (data or is_last):
+            data = file.read(size)
+            is_last = not data
+            if decoder is not None:
+                data = decoder.decode(data, is_last).encode()
+            if is_first and data:
+                data, is_first = data.removeprefix(codecs.BOM_UTF8), False
+        return data
+
+    return read
+
+
+def _line_ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+
+
+def _end_of_rows(data: bytes, delimiter: str) -> int:
+    """Where the last whole row of CSV ends. Not one by one, where each quote that opens is at the begin of a cell."""
+    if b'"' not in data and (end := data.rfind(b"\n") + 1):
+        return end
+    # SUBTLE: a carriage return at the end may have its line feed in the next block.
+    text = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(text == _QUOTE)
+    opening = quotes[::2]
+    opening = opening[opening > 0]
+    if not np.isin(text[opening - 1], [_QUOTE, ord(delimiter), *b"\r\n"]).all():
+        begin = 0  # of the last row, which may not be whole
+        for row in csv_rows(Block(data, 1), delimiter):
+            begin = row.begin
+        return begin
+    for kind in b"\n\r":
+        ends = np.flatnonzero(text[: len(text) - (kind == ord("\r"))] == kind)
+        outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
+        if len(outside):
+            return int(outside[-1]) + 1
+    return 0
+
+
+@functools.cache
+def _row(delimiter: bytes) -> re.Pattern[bytes]:
+    """One row, which may be the last. A quote opens only where a cell begins."""
+    mark = re.escape(delimiter)
+    cell = rb'(?:"[^"]*(?:""[^"]*)*"?)?[^' + mark + rb"\r\n]*"
+    return re.compile(cell + rb"(?:" + mark + cell + rb")*(?:\r\n|\n|\r|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of CSV that is not empty: where it is in its block, and in which line of the file it begins."""
+
+    begin: int
+    end: int
+    line: int
+
+
+def csv_rows(block: Block, delimiter: str) -> Iterator[Row]:
+    """The rows of a block that Arrow takes for rows. One by one: for what is wrong with them, and for headers."""
+    pattern, at, line = _row(delimiter.encode()), 0, block.line
+    while at < len(block.data) and (found := pattern.match(block.data, at)):
+        text = found.group()
+        if text.strip(b"\r\n"):
+            yield Row(at, found.end(), line)
+        line += _line_ends(text)
+        at = found.end()
+
+
+def json_rows(block: Block) -> Iterable[Row]:
+    """The lines of a block that are not blank, if each begins an object; nothing where objects are over several."""
+    rows, at = [], 0
+    for number, text in enumerate(block.data.split(b"\n")):
+        if stripped := text.strip():
+            if not stripped.startswith(b"{"):
+                return []
+            rows.append(Row(at, at + len(text) + 1, block.line + number))
+        at += len(text) + 1
+    return rows
