@@ -51,6 +51,12 @@ JVM_WORKERS = 2
 """Processes that may have a JVM of Spark, and as many others that may have one of Kafka; more do not fit in 8 GB."""
 LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
 """Tests that take long each, and share nothing with others of their file."""
+ABOUT_SOURCES = (
+    *(f"tests/test_{name}.py" for name in ("tidy", "words")),
+    *(f"tests/unit/test_{name}.py" for name in ("exact_casts", "reached", "rules_once", "signatures", "timed_calls")),
+    "tests/unit/retry/test_deadline.py",
+)
+"""Tests over our own modules, which one process runs: it parses them once (``trees``)."""
 ORDER = (
     *(f"{SPARK}{name}" for name in ("test_deaths", "read/test_holds", "read/test_streams", "test_batch", "")),
     *LONG, KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/", "tests/cli/", "tests/machine/",
@@ -83,7 +89,8 @@ class Scheduling(LoadScopeScheduling):
         config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(LONG) else ABOUT_SOURCES[0] if file in ABOUT_SOURCES else file
 
     def _next_of(self, node: WorkerController) -> str | None:
         """The first unit of work that is for this process."""

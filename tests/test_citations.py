@@ -41,7 +41,8 @@ def anchors(page: Path) -> set[str]:
 
 def places(text: str) -> list[str]:
     """The anchors that a list of places names."""
-    named, kind, before = [], "section", ""
+    named: list[str] = []
+    kind, before = "section", ""
     for word in re.findall(r"feature rows?|[A-Za-z]+(?![A-Za-z\d])|[IABP]?\d+(?:\.\d+)*[a-z]?", text):
         bare = word.removesuffix("s")
         if word in ("and", "to"):

@@ -83,7 +83,16 @@ def test_the_map_says_where_things_happen() -> None:
 
 def test_the_map_names_folders_and_files_that_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    roots = ("", "clients/", "clients/persist/", "clients/persist_ingest/", "services/", "spark/", "docs/", "tests/")
+    roots: tuple[str, ...] = (
+        "",
+        "clients/",
+        "clients/persist/",
+        "clients/persist_ingest/",
+        "services/",
+        "spark/",
+        "docs/",
+        "tests/",
+    )
     roots += ("services/persist_cli/", "protos/persist/v1/")
     named = set(re.findall(r"`([\w/-]+/[\w./-]*|[\w/-]+\.(?:py|md|proto))`", page))
     # A name without a folder is in the one that was named before.

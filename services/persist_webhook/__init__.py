@@ -3,7 +3,8 @@
 from persist import extras
 
 with extras.extra("webhook"):
+    from persist_webhook.certificates import Certificates
     from persist_webhook.server import Limits, WebhookServer
     from persist_webhook.serving import serve_webhooks
 
-__all__ = ["Limits", "WebhookServer", "serve_webhooks"]
+__all__ = ["Certificates", "Limits", "WebhookServer", "serve_webhooks"]

@@ -1,19 +1,24 @@
 """One HTTP/1.1 connection of a sender: its requests, one after the other, each within limits of time and size.
 
 What is read is parsed by h11, which no sender makes hold more than the limits say. A body whose length is said and is
-too much is not read. Source: RFC 9112; reliability.md section 5, overload.
+too much is not read, and one that stops coming is not waited for. Source: RFC 9112; reliability.md section 5, overload.
 """
 
 import asyncio
+import contextlib
+import functools
 import http
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import h11
 
+from persist.runtime import system
+from persist_ingest.receiving.room import Room
 from persist_ingest.sources.webhook.refusals import (
+    BUSY,
     ENCODED,
     FAILED,
     HEAD_TOO_LARGE,
@@ -25,10 +30,16 @@ from persist_ingest.sources.webhook.refusals import (
     Kind,
     Refused,
 )
+from persist_webhook.encodings import ENCODINGS
 
 HEAD_BYTES: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
 _JSON: Final = "application/json"
+_PIECES: Final = 1_024
+_PIECE_BYTES: Final = 16
+"""Of a body that comes in more pieces than that each has to have so many bytes on average: others wait meanwhile."""
+_TURN: Final = 128
+"""So many pieces are taken before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +64,20 @@ class Reply:
         return cls(kind.status, json.dumps({"error": error}).encode() + b"\n", reason=kind.reason, retry=kind.again)
 
 
+@dataclass(frozen=True, slots=True)
+class BodyTimes:
+    """Seconds: for a ``whole`` body, and for one that has ``stalled``."""
+
+    whole: float
+    stalled: float
+
+
 class Exchange:
     """A connection, as the server's task has it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-        self._is_head_read = False
 
     @property
     def goes_on(self) -> bool:
@@ -92,12 +110,42 @@ class Exchange:
             return None
         return event if isinstance(event, h11.Request) else None
 
-    async def body(self, most: int) -> bytes:
-        """All of the body. Raises Refused (it has more than ``most`` bytes, or is malformed), ConnectionError."""
-        if self._http.they_are_waiting_for_100_continue:
-            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        parts: list[bytes] = []
-        size = 0
+    async def body(self, room: Room, most: int, times: BodyTimes, advanced: Callable[[], None]) -> bytearray:
+        """All of the body, which has its place in ``room``; ``advanced`` is called as it goes on.
+
+        Raises Refused (it has more than ``most`` bytes, is malformed, comes too slowly, or its room is taken back),
+        ConnectionError.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + times.whole
+        try:
+            async with asyncio.timeout_at(min(until, loop.time() + times.stalled)) as clock:
+                room.interrupt = functools.partial(_end, clock)
+                if self._http.they_are_waiting_for_100_continue:
+                    await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+                whole, pieces = bytearray(), 0
+                while (data := await self._data()) is not None:
+                    pieces += 1
+                    if len(whole) + len(data) > most:
+                        raise too_large(most)
+                    if pieces > _PIECES + len(whole) // _PIECE_BYTES:
+                        raise Refused(MALFORMED, "the body comes in too small pieces")
+                    whole += data
+                    if room.grow(len(data)):
+                        advanced()
+                        clock.reschedule(min(until, loop.time() + times.stalled))
+                    if pieces % _TURN == 0:
+                        await system().sleep(0)
+                return whole
+        except TimeoutError:
+            if room.is_shed:
+                raise Refused(BUSY, "others need the room that this body takes, and it came slowly") from None
+            raise Refused(TOO_SLOW, "the body did not come in time") from None
+        finally:
+            room.interrupt = None
+
+    async def _data(self) -> bytes | bytearray | None:
+        """What comes next of the body; None: it is whole. Raises Refused, ConnectionError."""
         while True:
             try:
                 event = self._http.next_event()
@@ -107,12 +155,9 @@ class Exchange:
                 if not await self._receive():
                     raise ConnectionResetError("the sender left amid the body")
             elif isinstance(event, h11.Data):
-                size += len(event.data)
-                if size > most:
-                    raise too_large(most)
-                parts.append(bytes(event.data))
+                return event.data
             else:
-                return b"".join(parts)
+                return None
 
     async def reply(self, reply: Reply) -> None:
         """Send it. What was not read of the request ends the connection."""
@@ -121,6 +166,8 @@ class Exchange:
             headers.append(("Retry-After", str(RETRY_SECONDS)))
         if reply.status == NOT_POST.status:
             headers.append(("Allow", "POST"))
+        if reply.status == ENCODED.status:
+            headers.append(("Accept-Encoding", ", ".join(ENCODINGS)))
         if self._http.their_state is not h11.DONE:
             headers.append(("Connection", "close"))
         phrase = http.HTTPStatus(reply.status).phrase.encode()
@@ -146,6 +193,10 @@ class Exchange:
         finally:
             self._writer.close()
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._writer.transport.abort()
+
     async def _receive(self) -> bool:
         data = await self._reader.read(_READ_BYTES)
         self._http.receive_data(data)
@@ -154,6 +205,11 @@ class Exchange:
     async def _send(self, *events: h11.Event) -> None:
         self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
         await self._writer.drain()
+
+
+def _end(clock: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # it is ending already
+        clock.reschedule(asyncio.get_running_loop().time())
 
 
 def headers_of(request: h11.Request) -> dict[str, str]:
@@ -166,15 +222,11 @@ def headers_of(request: h11.Request) -> dict[str, str]:
 
 
 def announced(headers: Mapping[str, str], most: int) -> int:
-    """How many bytes of body to keep room for. Raises Refused: it says that it is too large, or encoded."""
-    if headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(ENCODED, "send the body as it is")
-    said = headers.get("content-length")
-    if said is None:
-        return most if "transfer-encoding" in headers else 0
-    if int(said) > most:
+    """How many bytes of body are announced; 0: it is not said. Raises Refused: it says that it is too large."""
+    size = int(headers.get("content-length", 0))
+    if size > most:
         raise too_large(most)
-    return int(said)
+    return size
 
 
 def too_large(most: int) -> Refused:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json as jsons
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from persist_host import logs
@@ -11,7 +11,8 @@ from persist_host.http_endpoint import SidePort
 from persist_host.process import run_service
 from persist_host.telemetry import Telemetry
 from persist_ingest import Location
-from persist_ingest.receiving.receiver import HELP, Receiver, ReceiverOptions
+from persist_ingest.receiving.receiver import HELP, Figure, Receiver, ReceiverOptions
+from persist_webhook.certificates import Certificates
 from persist_webhook.server import Limits, WebhookServer
 
 GRACE_SECONDS: Final = 20.0
@@ -24,13 +25,14 @@ def serve_webhooks(
     *,
     options: ReceiverOptions | None = None,
     limits: Limits | None = None,
+    certificates: Certificates | None = None,
     side_listen: str = "",
     log_level: str = "warning",
     json: bool = False,
 ) -> int:
     """Serve until SIGTERM and return the exit code (0, 1, 2). Says when it is ready, and where it listens."""
     logs.configure(log_level)
-    served = Served(location, names, options=options, limits=limits)
+    served = Served(location, names, options=options, limits=limits, certificates=certificates)
 
     async def begin() -> Served:
         address = await served.start(Address.parse(listen), side_listen)
@@ -51,8 +53,10 @@ class Served:
         *,
         options: ReceiverOptions | None = None,
         limits: Limits | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._location, self._names, self._options, self._limits = location, tuple(names), options, limits
+        self._certificates = certificates
         self._receivers: list[Receiver] = []
         self._server: WebhookServer | None = None
         self._side: SidePort | None = None
@@ -64,10 +68,12 @@ class Served:
                 receiver = await asyncio.to_thread(Receiver, self._location, name, options=self._options)
                 self._receivers.append(receiver)
                 await asyncio.to_thread(receiver.begin)
-            self._server = WebhookServer({each.source.name: each for each in self._receivers}, self._limits)
+            by_name = {each.source.name: each for each in self._receivers}
+            self._server = WebhookServer(by_name, self._limits, self._certificates)
             address = await self._server.start(listen)
             if side_listen:
-                self._side = SidePort(_Counted(self._receivers), lambda: True, lambda: ())
+                counted = _Counted([self._server.figures, *(each.figures for each in self._receivers)])
+                self._side = SidePort(counted, lambda: True, lambda: ())
                 await self._side.start(Address.parse(side_listen))
         except BaseException:
             await self.stop()
@@ -87,14 +93,14 @@ class Served:
 class _Counted(Telemetry):
     """What receivers count, at the moment at which it is asked for."""
 
-    def __init__(self, receivers: Sequence[Receiver]) -> None:
+    def __init__(self, figures: Sequence[Callable[[], Iterator[Figure]]]) -> None:
         super().__init__(service="persist webhook", help=HELP)
-        self._receivers = receivers
+        self._figures = figures
 
     def prometheus(self) -> str:
         self._counts.clear()
         self._gauges.clear()
-        for receiver in self._receivers:
-            for name, labels, value in receiver.figures():
+        for figures in self._figures:
+            for name, labels, value in figures():
                 (self._counts if name.endswith("_total") else self._gauges)[name, labels] = value
         return super().prometheus()

@@ -9,8 +9,9 @@ from unit.core.catalog.samples import cluster, user
 
 from persist.client.catalog.commits import Commits
 from persist.client.catalog.durable import DurableCatalog
+from persist.core.catalog.ddl.asking.outcomes import made_key, made_text
 from persist.core.catalog.errors import DuplicateKey, IdExhaustion, NotWritable, OutOfSync, UniquenessViolation
-from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, COMMIT, ID_ALLOCATOR, STORAGE_USAGE
+from persist.core.catalog.kinds import AUDIT_LOG, CLUSTER, COMMIT, ID_ALLOCATOR, SETTING, STORAGE_USAGE
 from persist.core.catalog.objects import (
     AuditLogKey,
     ClusterKey,
@@ -18,6 +19,7 @@ from persist.core.catalog.objects import (
     CommitKey,
     IdAllocator,
     IdAllocatorKey,
+    Setting,
     StorageUsageKey,
 )
 from persist.core.catalog.rows import Row
@@ -226,6 +228,39 @@ def test_too_many_tokens_go_little_by_little():
     commits = Commits(snapshot, CODEC, kept=10)
     gone = commits.pruned()
     assert [CODEC.decode(row)[1].ts for row, _ in gone] == list(range(16))
+
+
+def test_requests_of_one_role_that_change_nothing_push_out_each_other():
+    snapshot, kept = Snapshot(), 40
+    commits = Commits(snapshot, CODEC, kept=kept)
+
+    def commit(name: str, role: str | None) -> None:
+        token, ts = Token.named(name), snapshot.version + 1
+        made = made_key(token), Setting(made_text([], role))
+        rows = [(CODEC.encode(COMMIT.tag, CommitKey(token), Commit(ts)), 1), (CODEC.encode(SETTING.tag, *made), 1)]
+        commits.saw(snapshot.apply(CODEC, [*commits.pruned(), *rows]))
+
+    def known() -> set[str]:
+        return {key.token for key in snapshot.objects(COMMIT)}
+
+    for number in range(30):
+        commit(f"done {number}", None)
+    commit("refused to another", "u1")
+    for number in range(1_000):
+        commit(f"refused {number}", "u2")
+    mine = {Token.named(f"done {number}") for number in range(30)} | {Token.named("refused to another")}
+    assert known() == mine | {Token.named(f"refused {number}") for number in range(991, 1_000)}
+    assert len(snapshot.objects(SETTING)) == kept
+    # Also to a process that reads the catalog now.
+    commits = Commits(snapshot, CODEC, kept=kept)
+    for number in range(1_000):
+        commit(f"of many roles {number}", f"u{number % 20 + 3}")
+    done = {Token.named(f"done {number}") for number in range(30)}
+    assert len(known() & done) == 20
+    # What changes something pushes out the oldest of all, as ever.
+    for number in range(kept):
+        commit(f"newer {number}", None)
+    assert known() == {Token.named(f"newer {number}") for number in range(kept)}
 
 
 async def test_a_reader_refuses_to_write(place: Place):

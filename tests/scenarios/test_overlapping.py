@@ -109,7 +109,8 @@ async def test_answers_of_overlapping_appends_are_true_whatever_gets_lost_or_arr
 ):
     database = fresh_postgres_uri()
     servers = [Server(f"file:{tmp_path}/blob", database, log=tmp_path / f"log{n}").start() for n in range(2)]
-    request.addfinalizer(lambda: [server.kill() for server in servers])
+    for server in servers:
+        request.addfinalizer(server.kill)
     ends = [server.endpoint for server in servers]
     played: collections.Counter[tuple[object, ...]] = collections.Counter()
     for number in range(ROUNDS):

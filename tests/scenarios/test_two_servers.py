@@ -17,9 +17,9 @@ from persist.runtime import system
 from persist.testing.faults import FaultProxy
 
 WRITERS = 8
-ROWS = 500 if FULL else 50
+ROWS = 500 if FULL else 25
 CALL_SECONDS = 5.0
-CUT_PROBABILITY = 0.0005 if FULL else 0.005
+CUT_PROBABILITY = 0.0005 if FULL else 0.01
 
 
 class Writer:
@@ -77,7 +77,8 @@ async def test_two_servers_and_cut_connections_append_every_row_exactly_once(
 ):
     database = fresh_postgres_uri()
     servers = [Server(f"file:{tmp_path}/blob", database, log=tmp_path / f"log{n}").start() for n in range(2)]
-    request.addfinalizer(lambda: [server.kill() for server in servers])
+    for server in servers:
+        request.addfinalizer(server.kill)
     shard, ledger = persist.ShardId.new(), Ledger()
     ports = [int(server.endpoint.rpartition(":")[2]) for server in servers]
     async with FaultProxy("127.0.0.1", ports[0], seed=1) as one, FaultProxy("127.0.0.1", ports[1], seed=2) as two:

@@ -19,7 +19,7 @@ OPTIONS = PipelineOptions(tick_ms=1, told_ms=0)
 def rows(here: Location, source: str) -> dict[str, Counter[Any]]:
     the_client, found = client(here), {}
     for export, shard in Records(the_client).source(source).shards.items():
-        upper = the_client.recent_upper(shard).time
+        upper = the_client.recent_upper(shard).time or 0
         with the_client.open_reader(shard) as reader:
             table = reader.snapshot(upper - 1).to_arrow()
         found[export] = Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))

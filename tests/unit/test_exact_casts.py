@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from test_tidy import SOURCE_ROOTS, handwritten, name
+from trees import nodes, text
 
 from persist.arrow.exact import cast_exactly, decimal_of
 
@@ -59,13 +60,13 @@ def fits(number: decimal.Decimal, kind: Any) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_text_is_the_number_that_it_says_or_is_refused(kind: pa.DataType) -> None:
-    for text in TEXTS:
-        number = decimal.Decimal(text)
-        assert kept(pa.array([text]), kind) == (number if fits(number, kind) else None), text
-    for text in NONE:
-        assert kept(pa.array([text]), kind) is None, text
+    for said in TEXTS:
+        number = decimal.Decimal(said)
+        assert kept(pa.array([said]), kind) == (number if fits(number, kind) else None), said
+    for said in NONE:
+        assert kept(pa.array([said]), kind) is None, said
         with pytest.raises(pa.ArrowInvalid):
-            decimal_of(text, kind)
+            decimal_of(said, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -147,8 +148,7 @@ BARE = {
 
 def bare_casts(path: Path) -> Iterator[int]:
     """Lines that cast by Arrow to a decimal, or to a type that only the data decides."""
-    text = path.read_text()
-    for node in ast.walk(ast.parse(text)) if ".cast(" in text else ():
+    for node in nodes(path) if ".cast(" in text(path) else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "cast":
             continue
         kind = node.args[1:2] if ast.unparse(node.func.value) in ("pc", "pyarrow.compute") else node.args[:1]

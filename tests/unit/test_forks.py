@@ -14,6 +14,8 @@ OWNERS = {
     *("clients/persist/threads.py", "clients/persist/runtime.py"),
     # Of one session, which its client ends: a child of the process may not use either.
     "clients/persist/client/sql/run/engine.py",
+    # Of one thread, and made anew in a child.
+    str(Path("clients/persist_ingest/pipeline", "work.py")),
 }
 """Who may keep threads for the whole process, or listen to forks."""
 

@@ -5,10 +5,10 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name, tree
+from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name
+from trees import nodes, tree
 
 DOORS = {"persist", "persist.aio", "persist.catalog", "persist.sinks", "persist.sources", "pyspark_persist"}
 """What users import. Commands and examples are run: they are doors by their name."""
@@ -39,15 +39,9 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-@cache
-def parsed() -> dict[str, ast.Module]:
-    """Not when this is imported, which every process does."""
-    return {module: tree(path) for module, path in MODULES.items()}
-
-
 def imports(module: str) -> Iterator[str]:
     """What a module imports anywhere in it, and what it names in text: those are imported when they are needed."""
-    for node in ast.walk(parsed()[module]):
+    for node in nodes(MODULES[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -80,10 +74,10 @@ def test_every_module_is_reached_from_a_door() -> None:
     assert [each for each in FOR_TESTS if not any(one.startswith(each) for one in missed)] == [], "they have a door"
 
 
-def uses(module: ast.Module) -> Iterator[str]:
+def uses(path: Path) -> Iterator[str]:
     """Names that a module uses, in text too, where it is no docstring."""
-    docstrings = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
+    docstrings = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    for node in nodes(path):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Attribute):
@@ -124,8 +118,8 @@ def candidates(module: ast.Module, offered: set[str], ours: set[str]) -> Iterato
 
 
 def properties() -> set[str]:
-    nodes = (node for module in parsed().values() for node in ast.walk(module))
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    every = (node for path in MODULES.values() for node in nodes(path))
+    functions = (node for node in every if isinstance(node, ast.FunctionDef))
     return {each.name for each in functions if any(ast.unparse(mark) == "property" for mark in each.decorator_list)}
 
 
@@ -134,16 +128,16 @@ def base_name(base: ast.expr) -> str:
 
 
 def test_everything_is_used_by_something_but_tests() -> None:
-    used = Counter(each for module in parsed().values() for each in uses(module))
-    used.update(each for path in (ROOT / "deploy").rglob("*.py") for each in uses(tree(path)))
-    ours = {node.name for module in parsed().values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+    used = Counter(each for path in MODULES.values() for each in uses(path))
+    used.update(each for path in (ROOT / "deploy").rglob("*.py") for each in uses(path))
+    ours = {node.name for path in MODULES.values() for node in nodes(path) if isinstance(node, ast.ClassDef)}
     ours |= {"Protocol", "Generic", "NamedTuple", "Exception"}
     offered = public()
     unused = {
-        (each, f"{MODULES[module].relative_to(ROOT)}:{line}")
-        for module, body in parsed().items()
+        (each, f"{path.relative_to(ROOT)}:{line}")
+        for module, path in MODULES.items()
         if not excepted(module)
-        for each, line in candidates(body, offered, ours)
+        for each, line in candidates(tree(path), offered, ours)
         if not used[each] and not each.startswith("__")
     }
     known = CALLED_BY_OTHERS.keys() | LOOKED_AT.keys()

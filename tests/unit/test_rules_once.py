@@ -2,7 +2,8 @@
 
 import ast
 
-from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name, tree
+from test_tidy import ROOT, SOURCE_ROOTS, STUBS, module_name
+from trees import nodes
 
 DECIDES = {
     "MultipleTimelines": "persist.core.time.collections",
@@ -20,7 +21,7 @@ def test_each_rule_is_decided_in_one_place() -> None:
         for path in (ROOT / root).rglob("*.py")
         if STUBS not in path.parents
         for module in [module_name(path)]
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and (called := _name(node.func)) in DECIDES
     }
     assert made == set(DECIDES.items())

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from test_tidy import SOURCE_ROOTS, functions, handwritten, name, report, tree
+from test_tidy import SOURCE_ROOTS, functions, handwritten, name, report
+from trees import nodes, text, tree
 
 ANY_MAX = 149
 """It may fall. Who needs one more finds a type, or a name in ``persist.typed`` that says why there is none."""
@@ -37,9 +38,10 @@ def signatures() -> list[tuple[str, set[str]]]:
     """Of every function, where it is and the names it holds. Not when this is imported, which every process does."""
     found = []
     for path in handwritten(*SOURCE_ROOTS):
-        module = tree(path)
-        others = other_names(module)
-        found += [(f"{name(path)}:{node.lineno} {node.name}", names_in(node) - others) for node in functions(module)]
+        others = other_names(tree(path))
+        found += [
+            (f"{name(path)}:{node.lineno} {node.name}", names_in(node) - others) for node in functions(nodes(path))
+        ]
     return found
 
 
@@ -75,9 +77,9 @@ def test_names_for_what_is_dynamic_do_not_spread() -> None:
 
 
 def test_the_count_sees_every_way_to_write_it() -> None:
-    text = 'def f(a: "list[Any]", *b: typing.Any, **c: int) -> None: ...\ndef g(a: int) -> dict[str, Any]: ...\n'
-    module = ast.parse(text + "def h(a: object) -> 'str': ...\n")
-    assert [node.name for node in functions(module) if "Any" in names_in(node)] == ["f", "g"]
+    source = 'def f(a: "list[Any]", *b: typing.Any, **c: int) -> None: ...\ndef g(a: int) -> dict[str, Any]: ...\n'
+    module = ast.parse(source + "def h(a: object) -> 'str': ...\n")
+    assert [node.name for node in functions(ast.walk(module)) if "Any" in names_in(node)] == ["f", "g"]
 
 
 IGNORES = re.compile(r"# type: ignore(?P<codes>\[[\w, -]+\])?(?P<reason>  # .+)?")
@@ -88,7 +90,7 @@ def test_every_type_ignore_says_which_and_why() -> None:
         [
             f"{name(path)}:{number}: {found.group()}"
             for path in handwritten(*SOURCE_ROOTS)
-            for number, line in enumerate(path.read_text().splitlines(), 1)
+            for number, line in enumerate(text(path).splitlines(), 1)
             if (found := IGNORES.search(line)) and not (found["codes"] and found["reason"])
         ]
     )

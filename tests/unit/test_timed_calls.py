@@ -2,8 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from test_tidy import ROOT, handwritten, name
+from trees import nodes
 
 TIMES = {"timeout", "deadline"}
 TIMED_FOLDERS = ("collections", "sql")
@@ -20,9 +22,9 @@ WITHOUT_HERE = {
 }
 
 
-def awaited(path: str) -> Iterator[tuple[ast.AsyncFunctionDef, ast.Call, bool]]:
+def awaited(path: Path) -> Iterator[tuple[ast.AsyncFunctionDef, ast.Call, bool]]:
     """What a function with a time limit waits for; and whether that is within a block that ends with it."""
-    for function in ast.walk(ast.parse(path)):
+    for function in nodes(path):
         if isinstance(function, ast.AsyncFunctionDef) and TIMES & parameters(function):
             limited = {
                 each
@@ -56,18 +58,18 @@ def called(call: ast.Call) -> str:
 
 
 def test_each_call_with_a_time_limit_passes_it_on() -> None:
-    texts = {path: path.read_text() for path in handwritten("clients/persist")}
+    paths = handwritten("clients/persist")
     timed = {
         each.name
-        for text in texts.values()
-        for each in ast.walk(ast.parse(text))
+        for path in paths
+        for each in nodes(path)
         if isinstance(each, ast.AsyncFunctionDef) and TIMES & parameters(each)
     }
     found = []
-    for path, text in texts.items():
+    for path in paths:
         if path.relative_to(ROOT / "clients/persist").parts[:2] not in {("client", each) for each in TIMED_FOLDERS}:
             continue
-        for function, call, is_limited in awaited(text):
+        for function, call, is_limited in awaited(path):
             is_known = called(call) in WITHOUT or (path.stem, ast.unparse(call.func)) in WITHOUT_HERE
             passes = any(is_timed(each) for each in (*call.args, *(each.value for each in call.keywords)))
             if called(call) in timed and not (is_limited or is_known or passes):

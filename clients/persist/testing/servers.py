@@ -435,12 +435,18 @@ def make_bucket(port: int, bucket: str) -> None:
         raise ServerFailed(f"the S3 server did not make the bucket: {status}")
 
 
+_PORT_MAX = 55_535
+"""A Redis that is a cluster takes the port 10,000 above, too."""
+
+
 def free_port() -> int:
     """A free port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    port = _PORT_MAX + 1
+    while port > _PORT_MAX:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    return port
 
 
 def _start(name: str, recipe: Callable[[Path, int], _Recipe]) -> Server:

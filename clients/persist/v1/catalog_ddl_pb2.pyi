@@ -1577,7 +1577,9 @@ class SeenName(_message.Message):
     id: _builtins.str
     """id of what had the name, such as u12. Empty: nothing had it."""
     grants: _builtins.int
-    """grants counts how often what roles may do with it had been changed, by GRANT and REVOKE. Unset: any number."""
+    """grants counts how often statements had said what holds of it: GRANT, REVOKE, ALTER, COMMENT ON, CREATE OR REPLACE.
+    Unset: any number.
+    """
     @_builtins.property
     def name(self) -> Global___ObjectName:
         """name as it stands in the statement."""

@@ -287,12 +287,12 @@ def _call(message: AnyMessage, name: str) -> c.Call:
     )
 
 
-def _set_frontier(message: AnyMessage, name: str, value: Antichain | None) -> None:
+def _set_frontier(message: Message, name: str, value: Antichain | None) -> None:
     if value is not None:
         getattr(message, name).CopyFrom(wire_batch.antichain_to_proto(value))
 
 
-def _optional_frontier(message: AnyMessage, name: str) -> Antichain | None:
+def _optional_frontier(message: Message, name: str) -> Antichain | None:
     return wire_batch.antichain_from_proto(getattr(message, name)) if message.HasField(name) else None
 
 

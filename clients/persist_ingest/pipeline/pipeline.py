@@ -54,7 +54,7 @@ from persist_ingest.pipeline.running import Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
-from persist_ingest.pipeline.work import Done, ExportPlan, Work, prepared, together
+from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
     HeldUp,
@@ -151,7 +151,7 @@ class Pipeline:
         self._reader: SourceReader | None = None
         self._follower: Follower | None = None
         self._recorded = self.source.definition
-        self._stop = threading.Event()
+        self._stop, self._specs = threading.Event(), Specs()
         self._late: deque[SourceFrontier] = deque()
         self._checked = self._has_failed = False
         self._told_at = self._forgot_at = self._looked_at = float("-inf")
@@ -417,7 +417,7 @@ class Pipeline:
     def _read(self, trace: RemapTrace, upper: Antichain, tasks: Sequence[ReadTask]) -> list[Done]:
         exports = {
             name: ExportPlan(
-                spec=writer.batch_spec(),
+                spec=self._specs.of(name, writer),
                 lower=_time(self._uppers[name]),
                 upper=_time(upper),
                 contents=self._contents(name),

@@ -5,15 +5,17 @@ that runs twice writes the same rows twice into parts of which at most one set i
 Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 """
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema
+from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema, WriteHandle
 from persist.runtime import system
 from persist.sources import Reclocker
 from persist.typed import Record
@@ -208,8 +210,44 @@ def together(action: Callable[[A], B], of: Iterable[A]) -> list[B]:
     items = list(of)
     if len(items) < 2:
         return [action(each) for each in items]
-    with ThreadPoolExecutor(min(TOGETHER, len(items)), thread_name_prefix="persist-ingest") as pool:
-        return [future.result() for future in [pool.submit(action, each) for each in items]]
+    futures = [_threads.pool().submit(action, each) for each in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        wait(futures)
+
+
+class _Threads(threading.local):
+    """The threads beside one thread, kept from one step to the next. They end when that one does.
+
+    Of each thread its own, so that none waits for what another has in work. A forked child has none of its parent's.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = 0
+
+    def pool(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pid != os.getpid():
+            self._pool, self._pid = ThreadPoolExecutor(TOGETHER, thread_name_prefix="persist-ingest"), os.getpid()
+        return self._pool
+
+
+_threads: Final = _Threads()
+
+
+class Specs:
+    """What each export's parts are written by: the same for as long as its writer is."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[WriteHandle, BatchSpec]] = {}
+
+    def of(self, export: str, writer: WriteHandle) -> BatchSpec:
+        """That of a writer. Raises UsageError once its client is closed."""
+        known = self._known.get(export)
+        if known is None or known[0] is not writer:
+            known = self._known[export] = writer, writer.batch_spec()
+        return known[1]
 
 
 def prepared(done: Sequence[Done], export: str) -> list[PreparedBatch]:

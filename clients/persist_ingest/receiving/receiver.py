@@ -24,12 +24,12 @@ from persist_ingest.pipeline.records import Records, Source, Told
 from persist_ingest.pipeline.state import History
 from persist_ingest.pipeline.work import together
 from persist_ingest.receiving.memory import Memory
+from persist_ingest.receiving.room import Budget, Room
 from persist_ingest.receiving.table import WebhookTable
 from persist_ingest.sources.port import Pushed
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.webhook.kind import definition_of
 from persist_ingest.sources.webhook.refusals import (
-    BUSY,
     DROPPED,
     FAILED,
     IN_DOUBT,
@@ -60,9 +60,12 @@ HELP: Final = {
     "persist_webhook_appends_total": "appends of this process, each of many deliveries",
     "persist_webhook_append_seconds_total": "seconds spent in them",
     "persist_webhook_waiting_bytes": "bytes of bodies that are read or wait to be appended",
+    "persist_webhook_waiting_limit_bytes": "how many there may be",
     "persist_webhook_remembered_deliveries": "deliveries whose repetition is recognised",
     "persist_webhook_lag_seconds": "how long ago the table was complete",
     "persist_webhook_failures_total": "what was waited for, by the reason of the error",
+    "persist_webhook_connections": "senders that are connected, by whether a request of theirs was right",
+    "persist_webhook_sent_away_total": "connections that were ended because others came and there were too many",
 }
 """What each metric of a server is."""
 
@@ -122,7 +125,7 @@ class Receiver:
         self._minter = self._client.minter(self.options.minter)
         self._history = History(self._client, self.options.retain_ms)
         self._queue: deque[_Waiting] = deque()
-        self._held = 0
+        self._budget = Budget(self.options.waiting_bytes)
         self._dropped = self._closing = False
         self._beat_at = self._told_at = self._forgot_at = float("-inf")
         self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
@@ -137,21 +140,14 @@ class Receiver:
         self._thread.start()
         self._keeping.start()
 
-    def reserve(self, size: int) -> None:
-        """Keep room for so many bytes of a body that is going to be read. Raises Refused."""
-        if self._dropped:
-            raise Refused(DROPPED, "this source was dropped")
+    def room(self, announced: int) -> Room:
+        """Room for a body that is going to be read, as it comes; of one event loop. Raises Refused."""
         with self._arrived:
+            if self._dropped:
+                raise Refused(DROPPED, "this source was dropped")
             if self._closing:
                 raise Refused(UNAVAILABLE, "this server is about to end")
-            if self._held + size > self.options.waiting_bytes and self._held:
-                raise Refused(BUSY, "more than can be appended is waiting")
-            self._held += size
-
-    def release(self, size: int) -> None:
-        """Give that room back, once there is an answer."""
-        with self._arrived:
-            self._held -= size
+        return self._budget.enter(announced)
 
     def offer(self, delivery: Delivery) -> "Future[Answer]":
         """Have a delivery appended whose signature is right; the answer comes when that is durable. Raises nothing.
@@ -190,7 +186,8 @@ class Receiver:
         named = (("source", self.source.name),)
         for (name, labels), value in self._counts.copy().items():
             yield name, labels, value
-        yield "persist_webhook_waiting_bytes", named, self._held
+        yield "persist_webhook_waiting_bytes", named, self._budget.held
+        yield "persist_webhook_waiting_limit_bytes", named, self._budget.limit
         memory, upper = self._table.memory, self._table.upper
         if memory is not None:
             yield "persist_webhook_remembered_deliveries", named, len(memory)

@@ -159,16 +159,13 @@ class WebhookTable:
         left = max(_left(until) / 2, 0.05)
         at = at if self.memory is None else max(at, upper)
         try:
-            if self.memory is None:
-                outcome: Appended | UpperMismatch = writer.append_at_upper(
-                    _updates(rows, at), not_before=at, timeout=left
-                )
-            else:
-                outcome = writer.compare_and_append(_updates(rows, at), upper, at + 1, timeout=left)
-        except OutcomeForgotten:
+            outcome = self._sent(writer, _updates(rows, at), at, upper, left)
+        except OutcomeForgotten as forgotten:
             if self.memory is None:
                 raise
-            return None  # nothing more comes of it, and the table says whether it is there
+            # Nothing more comes of it, and the table says whether it is there.
+            self._read_anew(until, forgotten)
+            return None
         except Indeterminate as doubt:
             found = self._resolved(writer, str(doubt.details.get("call")), until)
             if found is None:
@@ -176,6 +173,22 @@ class WebhookTable:
             outcome = found
         self._passed(outcome, upper, mine=rows)
         return None if isinstance(outcome, UpperMismatch) else _time(outcome.upper) - 1
+
+    def _sent(
+        self, writer: "persist.WriteHandle", updates: pa.Table, at: int, upper: int, left: float
+    ) -> Appended | UpperMismatch:
+        if self.memory is None:
+            return writer.append_at_upper(updates, not_before=at, timeout=left)
+        return writer.compare_and_append(updates, upper, at + 1, timeout=left)
+
+    def _read_anew(self, until: float, forgotten: OutcomeForgotten) -> None:
+        """Remember what the table has now. Raises Indeterminate: it cannot be read, so what came of an append is not
+        known."""
+        self._forget()
+        try:
+            self._repeat(self._caught_up, until)
+        except PersistError as error:
+            raise Indeterminate("it may have been appended", hint="read the table", **forgotten.details) from error
 
     def _resolved(self, writer: "persist.WriteHandle", call: str, until: float) -> Appended | None:
         """What came of an append that had no answer; None: nothing, and nothing will.
@@ -222,13 +235,13 @@ class WebhookTable:
         if self._known is not None:
             return self._known
         if self.memory is None:
-            self._known = _time(self._client.recent_upper(self.shard, timeout=left))
+            self._known = self._newest(left)
             return self._known
         if self._reader is None:
             self._reader = self._client.open_reader(
                 self.shard, purpose="webhook", use_critical_since=True, timeout=left
             )
-        upper = _time(self._client.recent_upper(self.shard, timeout=left))
+        upper = self._newest(left)
         if upper:
             earliest = pa.scalar(self.memory.earliest(system().now_ms() - LATE_MS), pa.timestamp("ms", tz="UTC"))
             there = self._reader.snapshot(upper - 1, timeout=left)
@@ -236,6 +249,9 @@ class WebhookTable:
             self.memory.read(there.to_batches([*COLUMNS], where, consolidated=False), timed=False)
         self._known = upper
         return upper
+
+    def _newest(self, left: float) -> int:
+        return _time(self._client.recent_upper(self.shard, timeout=left))
 
     def _passed(self, outcome: Appended | UpperMismatch, lower: int, mine: pa.RecordBatch | None = None) -> None:
         """Go on from where an append left the table, with what is between remembered."""
@@ -251,13 +267,20 @@ class WebhookTable:
         self._let_go(upper)
 
     def _read_between(self, lower: int, upper: int) -> None:
-        """What others appended meanwhile. Raises LeaseExpired: this server stood still for long."""
+        """What others appended meanwhile: all of it, or nothing is remembered. Raises Determinate (it cannot be read
+        now), LeaseExpired: this server stood still for long.
+        """
         assert self.memory is not None
         assert self._reader is not None
         try:
-            self.memory.read(self._reader.diffs(lower, upper).to_batches([*COLUMNS]), timed=True)
+            # SUBTLE: all of it first. A repetition that is recognised is answered once the times before ``_known`` are
+            # applied, and what is remembered of a part would be of later ones.
+            batches = list(self._reader.diffs(lower, upper).to_batches([*COLUMNS]))
         except NotReadable as error:
             raise LeaseExpired("what others appended is not known one by one any more", hint="look again") from error
+        except LocationError as error:
+            raise Determinate("what others appended cannot be read now", hint="repeat it") from error
+        self.memory.read(batches, timed=True)
 
     def _let_go(self, upper: int) -> None:
         """Hold no more history than is needed to go on."""
@@ -269,7 +292,7 @@ class WebhookTable:
             self._reader.downgrade_since([upper - 2])
         except LocationError:
             pass
-        except LeaseExpired:
+        except PersistError:
             # What was appended is: this must not make it look otherwise.
             self._forget()
 

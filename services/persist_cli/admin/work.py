@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from persist.core.frontier import Description
 from persist.core.ids import ShardId, check_blob_key
 from persist.core.shard.commands import AddRollup
-from persist.core.shard.compaction import bounds_of, gathered, most_worth
+from persist.core.shard.compaction import gathered, most_worth
 from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import LocationError, PersistError
+from persist.machine.applier import Applier
 from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.compaction.runner import is_merged
 from persist.machine.garbage.collector import Collector
@@ -35,7 +36,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
         state = (await machine.names(shard)).state
         if not commit:
-            return {"shard": shard, **_to_compact(state, machine, whole=whole)}
+            return {"shard": shard, **await _to_compact(shard, state, machine, whole=whole)}
         done: list[Compacted] = []
         merged: list[Description] = []
         owner = compactor.new_owner()
@@ -74,14 +75,11 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         await compactor.close()
 
 
-def _to_compact(state: State, machine: Machine, *, whole: bool) -> Row:
+async def _to_compact(shard: ShardId, state: State, machine: Machine, *, whole: bool) -> Row:
     now_ms, takeover_ms = machine.runtime.now_ms(), machine.settings.compaction_takeover_ms
-    bounds = bounds_of(
-        # As the commit: what stands there, and what may be written.
-        max(state.format, machine.versions.gate.format),
-        claim_parts=machine.settings.compaction_parts_max,
-        step_parts=machine.settings.compaction_step_parts_max,
-    )
+    await machine.versions.gate.enter(machine.deadline())
+    # What a commit takes on, by what commits.
+    bounds = _applier(machine, shard, "compact").bounds(state)
     if whole:
         found = gathered(state.trace, now_ms, takeover_ms, bounds)
         chosen = None if found is None else found[1]
@@ -125,13 +123,15 @@ async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -
     return await each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
 
 
-async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
-    from persist.machine.applier import Applier
+def _applier(machine: Machine, shard: ShardId, what: str) -> Applier:
+    """One of its own: what its commits make due is done here, and counted."""
+    owner = f"{machine.runtime.hostname}:persist admin {what}"
+    return Applier(shard, machine.versions, settings=machine.settings, runtime=machine.runtime, owner=owner)
 
+
+async def _collect(machine: Machine, shard: ShardId, state: State) -> Row:
     deadline, settings = machine.deadline(), machine.settings
-    # An applier of its own: what its commits make due is done here, and counted.
-    owner = f"{machine.runtime.hostname}:persist admin gc"
-    applier = Applier(shard, machine.versions, settings=settings, runtime=machine.runtime, owner=owner)
+    applier = _applier(machine, shard, "gc")
     if max(state.rollups) < state.seqno:
         rollup = await machine.versions.write_rollup(state, deadline)
         link = AddRollup(seqno=state.seqno, rollup=rollup, incarnation=state.incarnation)

@@ -166,6 +166,13 @@ def serve_webhook(
     minter: Annotated[
         str, typer.Option(metavar="HOST:PORT", envvar="PERSIST_MINTER", help="TimestampMinter servers; empty: none.")
     ] = "",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Speak TLS by this certificate (PEM, with those that signed it)."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's key (PEM, without a password).")
+    ] = None,
     *,
     at: Where,
     watching: Watching,
@@ -173,7 +180,8 @@ def serve_webhook(
 ) -> None:
     """Take what is sent to webhooks by POST /NAME until SIGTERM, and answer once it is durable. Run any number of them.
 
-    Senders are believed by their signatures (option check of the source). Put it behind something that speaks TLS.
+    Senders are believed by their signatures (option check of the source). Without --tls-cert, put it behind something
+    that speaks TLS.
     """
     from persist_cli.serve.webhook import Serves, serve_sources
 
@@ -184,6 +192,8 @@ def serve_webhook(
         connections=connections,
         retain_ms=retain_seconds * 1000,
         minter=minter,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
         side_listen=watching.side_listen,
         log_level=watching.log_level,
     )

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import persist_ingest as ingest
-from persist.errors import PersistError
+from persist.errors import InvalidArgument, PersistError
 from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import note
 
@@ -19,6 +20,8 @@ class Serves:
     connections: int
     retain_ms: int
     minter: str
+    tls_cert: Path | None
+    tls_key: Path | None
     side_listen: str
     log_level: str
 
@@ -26,8 +29,13 @@ class Serves:
 def serve_sources(run: Invocation, target: LocationTarget, names: Sequence[str], serves: Serves) -> int:
     """Serve until SIGTERM; the exit code. Each source gets its item where there is an environment."""
     from persist_ingest.receiving.receiver import ReceiverOptions
-    from persist_webhook import Limits, serve_webhooks
+    from persist_webhook import Certificates, Limits, serve_webhooks
 
+    certificates = None
+    if serves.tls_cert is not None and serves.tls_key is not None:
+        certificates = Certificates(serves.tls_cert, serves.tls_key)
+    elif serves.tls_cert or serves.tls_key:
+        raise InvalidArgument("TLS needs a certificate and its key", hint="give both --tls-cert and --tls-key")
     target.check_not_lost(run.settings())
     target.check_there()
     location = ingest.Location(
@@ -51,6 +59,7 @@ def serve_sources(run: Invocation, target: LocationTarget, names: Sequence[str],
             minter=serves.minter,
         ),
         limits=Limits(connections=serves.connections),
+        certificates=certificates,
         side_listen=serves.side_listen,
         log_level=serves.log_level,
         json=run.json,

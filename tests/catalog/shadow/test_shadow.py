@@ -175,7 +175,7 @@ async def test_followers_on_both_sides_see_the_same(tmp_path: Path) -> None:
 async def test_transactions_made_while_others_commit_are_repeated_on_the_second(tmp_path: Path) -> None:
     async with mixed(tmp_path) as shadow:
         opened = await shadow.open(1)
-        late = []
+        late: list[Any] = []
 
         async def between() -> None:
             while len(late) < 30:

@@ -1,5 +1,7 @@
 """``persist admin``, ``usage``, ``fsck`` and ``shard finalize`` as a person runs them."""
 
+import asyncio
+import dataclasses
 import http.server
 import threading
 import time
@@ -10,10 +12,13 @@ import pyarrow as pa
 import pytest
 
 import persist as library
-from persist.core.ids import ShardId, WriterId, part_key
+from persist.core.ids import LOCATION_KEY, ShardId, WriterId, part_key
+from persist.machine.gate import Gate
+from persist.retry.deadline import Deadline
 from persist.runtime import system
 from persist.settings import Settings
-from persist.storage.open import open_blob
+from persist.storage.open import open_blob, open_consensus
+from persist.wire.location import LocationRecord, encode_location
 from persist_cli.terminal import priced, sized
 
 SHARD = ShardId.named("table", "people")
@@ -94,6 +99,46 @@ def test_sweep_deletes_what_a_stateless_shard_has_once_it_was_opened(persist, gr
     done = persist("admin", "sweep", "--all", "--commit", "--location", grown, "--json")
     assert (done.json["without_state"], stray.exists()) == ([], False)
     assert len(persist("shard", "snapshot", "lost", "--location", grown, "--json").lines) == 2
+
+
+async def allow(location: Path, format: int) -> None:
+    """Let a format be written at a location, as its first program does, or an upgrade."""
+    runtime = system()
+    consensus = open_consensus(f"sqlite:{location}/consensus.db", settings=PLAIN, runtime=runtime)
+    try:
+        if await consensus.head(LOCATION_KEY, timeout=30) is None:
+            record = encode_location(LocationRecord(write_version=format), 0)
+            assert await consensus.compare_and_set(LOCATION_KEY, -1, record, timeout=30)
+        else:
+            await Gate(consensus, settings=PLAIN, runtime=runtime).raise_to(format, Deadline(runtime, 30))
+    finally:
+        await consensus.close()
+
+
+def test_a_dry_run_of_compact_tells_of_steps_where_only_the_location_was_upgraded(persist, tmp_path):
+    """The shard stands in a format that has none; what a commit writes is in the newest one."""
+    location = tmp_path / "location"
+    location.mkdir()
+    asyncio.run(allow(location, 2))
+    small = dataclasses.replace(PLAIN, row_group_rows=4, part_bytes_max=600)
+    with library.embedded(location, settings=small) as client:
+        writer = client.open_writer(SHARD, schema=SCHEMA)
+        reader = client.open_reader(SHARD)
+        for ts in range(2):
+            names = [f"{ts}:{number}" for number in range(60)]
+            times = pa.array([ts] * 60, pa.uint64())
+            writer.append(pa.table({"id": range(60), "name": names, "ts": times, "diff": [1] * 60}), ts + 1)
+        reader.downgrade_since(1)
+        assert client.inspect(SHARD)["format"] == 2
+    asyncio.run(allow(location, 3))
+    where = ("--shard", "people", "--whole", "--location", location, "--json")
+    limits = {"PERSIST_COMPACTION_PARTS_MAX": "6", "PERSIST_COMPACTION_STEP_PARTS_MAX": "4"}
+    dry = persist("admin", "compact", *where, **limits)
+    assert (dry.code, dry.json["shards"][0]["batches"]) == (0, 2), dry.err
+    done = persist("admin", "compact", *where, "--commit", **limits)
+    assert (done.code, done.json["shards"][0]["batches"] > 0) == (0, True), done.err
+    state = persist("shard", "inspect", "people", "--location", location, "--json").json
+    assert [len(batch["runs"]) for each in state["spine"] for batch in each["batches"]] == [1]
 
 
 def test_compact_tells_then_merges_into_one_run(persist, grown):

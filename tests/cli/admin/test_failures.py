@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli.admin.damaged import BAD, GOOD, damage_state, diffs, grown, parts
 
+from persist.core.shard.state import STATE_FORMAT
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "state" / "location-1.tar.gz"
 
 
@@ -86,7 +88,7 @@ def test_upgrade_says_which_shard_it_could_not_move(persist, old):
     assert (done.code, told[good]["upgraded"], "CORRUPT_DATA" in told[bad]["error"]) == (1, True, True)
     again = persist(*upgrade, "--commit")
     assert (again.code, "CORRUPT_DATA" in again.out, "nothing to upgrade" in again.err) == (1, True, False)
-    assert persist("shard", "inspect", good, "--location", old, "--json").json["format"] == 2
+    assert persist("shard", "inspect", good, "--location", old, "--json").json["format"] == STATE_FORMAT
 
 
 def test_older_release_is_no_damage(persist, old):
@@ -108,8 +110,8 @@ def test_location_without_a_write_version_says_so(persist, old):
     command = f"persist admin upgrade --all --commit --location {old}"
     assert checked["write-version"]["next_step"].endswith(command)
     told = persist("admin", "upgrade", "--all", "--location", old, "--json").json["location"]
-    assert (told["write_version"], told["to"], told["raised"]) == (None, 2, False)
+    assert (told["write_version"], told["to"], told["raised"]) == (None, STATE_FORMAT, False)
     done = persist(*command.split()[1:], "--json").json["location"]
-    assert (done["write_version"], done["to"], done["raised"]) == (None, 2, True)
+    assert (done["write_version"], done["to"], done["raised"]) == (None, STATE_FORMAT, True)
     again = persist(*command.split()[1:], "--json").json["location"]
-    assert (again["write_version"], again["to"], again["raised"]) == (2, 2, False)
+    assert (again["write_version"], again["to"], again["raised"]) == (STATE_FORMAT, STATE_FORMAT, False)

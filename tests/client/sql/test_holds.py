@@ -220,3 +220,22 @@ async def test_what_is_made_over_a_long_history_is_held_where_it_begins():
                     else f"begin; create index i on t (n); {wrong}; commit"
                 )
             await session.execute("BEGIN; CREATE INDEX i ON t (n); CREATE HOLD ON i; COMMIT;")
+
+
+async def test_what_is_built_on_a_name_that_the_same_transaction_changed_is_done_at_once():
+    async with sessions() as (session,):
+        await session.execute(
+            "create table a (id int primary key) with (retain history for '1h'); create table b (id int primary key); "
+            "create hold h1 on a; create hold h2 on b"
+        )
+        await session.execute("set statement_timeout = '20s'")
+        for text in (
+            "alter hold h1 swap with h2; alter hold h2 advance",
+            "alter hold h1 rename to h9; alter hold h9 advance",
+            "alter table a rename to a2; create hold ha on a2",
+            "create view v as select * from b; create materialized view m as select * from v",
+            "create hold hz on b; alter hold hz advance",
+        ):
+            await session.execute(f"begin; {text}; commit")
+        held = await rows(session, "select name from mz_catalog.mz_holds order by name")
+        assert held == [("h2",), ("h9",), ("ha",), ("hz",)]

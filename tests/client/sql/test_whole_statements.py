@@ -41,6 +41,73 @@ async def test_a_clause_that_nothing_knows_of_refuses_the_statement(text):
         assert await rows(session, "select id, a from t order by id") == [(g, g) for g in range(1, 6)]
 
 
+LACKING = [
+    "insert into t values (9, 9) (10, 10)",
+    "insert into t values (9, 9),",
+    "insert into t values (9,)",
+    "insert into t values ()",
+    "update t set",
+    "update t set where id = 1",
+    "update t set a = 0,",
+    "update t set a = 0, where id = 1",
+    "update t set a = 0 where id in ()",
+    "update t set a = 0 where id",
+    "update t set a = 0 where a > 1 and id",
+    "update t set a = 0 where not (a + 1)",
+    "delete from t where id",
+    "delete from t where 1",
+    "delete from t using u where u.id",
+    "delete from t where id in (select t.id from t join u)",
+    "delete from t where id in (select t.id from t left join u where u.a = 1)",
+    "delete from t where id in (select t.id from t join u, u as w)",
+    "delete from t where id in (select id, from t)",
+    "insert into t select t.id + 10, 1 from t join u on",
+    "insert into t values (9, 9), (10, 10),",
+    "delete from t where id = 1 or (id + 1)",
+    "select t.id, from t",
+    "select * from t,",
+    "select * from t where id in ()",
+    "select * from t left join t u using where true",
+    "select * from (t join t u) where t.id = 1",
+    "select * from t join t u, t v",
+    "select count(*) from t having 1",
+]
+WHOLE = [
+    ("select * from t, u", 10),
+    ("select * from t cross join u", 10),
+    ("select * from t natural join u", 1),
+    ("select * from t natural left join u", 5),
+    ("select * from t join u using (id) join u as w using (id), u as x", 4),
+    ("select * from t join u join u as w on u.id = w.id on t.id = u.id", 2),
+    ("select * from (t join u using (id)) cross join u as w", 4),
+    ("select distinct on (id) id from t join u using (id)", 2),
+    ("select * from t where exists (select 1 from u where u.id = t.id) and (id > 1 or not a = 2)", 2),
+    ("select * from t where a is not null and id in (select id from u) and true", 2),
+    ("select * from t where (select true)", 5),
+    ("select * from (select id, a > 2 as a from t) as w where a", 3),
+    ("select * from t where case id when 1 then true end", 1),
+    ("select count(*) filter (where a > 2) from t having count(*) > 1", 1),
+    ("select t.id from t cross join (values (1), (2)) as q(x) where t.id = q.x", 2),
+    ("select t.id from t, t u where t.id = u.id and exists (select 1 from t w join t x using (id))", 5),
+    ("select left(s, 1), (1 + 2) from (values ('a'), ('b')) as q (s)", 2),
+]
+
+
+async def test_a_statement_that_was_cut_off_or_lacks_a_word_changes_nothing():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        for text in LACKING:
+            with pytest.raises(SqlError):
+                await session.execute(text)
+            assert await rows(session, "select id, a from t order by id") == [(g, g) for g in range(1, 6)], text
+
+
+async def test_what_has_all_of_its_words_is_answered():
+    async with sessions() as (session,):
+        await session.execute(TABLES + ROWS)
+        assert {text: len(await rows(session, text)) for text, _ in WHOLE} == dict(WHOLE)
+
+
 async def test_rows_that_are_not_null_are_changed():
     async with sessions() as (session,):
         await session.execute(TABLES + ROWS)

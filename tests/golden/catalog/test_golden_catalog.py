@@ -244,7 +244,8 @@ def test_stored_catalog_is_read_whole():
 
 def unclashing(rows: list[Row]) -> list[Row]:
     """Random names clash now and then: the first keeps it."""
-    taken, kept = set(), []
+    taken: set[tuple[str, object]] = set()
+    kept = []
     for row in rows:
         kind = BY_TAG[row.kind]
         names = {(kind.tag, name) for name in kind.names(CODEC.decode(row)[1])}

@@ -67,7 +67,7 @@ def contents(here: Location, source: str, export: str) -> Counter[Any]:
     """The rows of an export at its last complete time, in the order of its columns."""
     the_client = client(here)
     shard = Records(the_client).source(source).shards[export]
-    upper = the_client.recent_upper(shard).time
+    upper = the_client.recent_upper(shard).time or 0
     with the_client.open_reader(shard) as reader:
         table = reader.snapshot(upper - 1).to_arrow()
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)

@@ -1,9 +1,7 @@
 """Rules for Prometheus name what is exported, with the labels it has: an alert on anything else is silent for ever."""
 
-import re
-from pathlib import Path
-
 import pytest
+from alert_rules import check_expression, check_texts, expressions, rules
 
 from persist import LocationError
 from persist.sources import SourceKind
@@ -13,9 +11,7 @@ from persist_ingest.pipeline.reporting.figures import HELP, Figures
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED
 from persist_ingest.sources.port import UpstreamStatus
 
-RULES = (Path(__file__).parents[3] / "deploy" / "prometheus" / "sources.rules.yml").read_text()
-EXPRESSIONS = re.findall(r"^ +expr: (?:\|\n)?((?:.+\n)+?) +(?:for|labels):", RULES, re.MULTILINE)
-METRIC = re.compile(r"\bpersist_[a-z_]+")
+RULES = rules("sources")
 
 
 def exported() -> dict[str, set[str]]:
@@ -47,25 +43,11 @@ def test_all_that_is_described_is_exported() -> None:
 
 
 def test_there_are_rules() -> None:
-    assert len(EXPRESSIONS) == RULES.count("- alert:") == len(set(re.findall(r"- alert: (\w+)", RULES)))
     for about in ("lag_seconds", 'state="stalled"', "retained_bytes", "safe_bytes", "failures_total"):
         assert about in RULES
+    check_texts(RULES)
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("expression", expressions(RULES))
 def test_a_rule_names_what_is_exported(expression: str) -> None:
-    known = exported()
-    names = METRIC.findall(expression)
-    assert names
-    assert set(names) <= known.keys()
-    every = set.intersection(*(known[each] for each in names))
-    for given in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
-        assert {label.strip() for label in given.split(",")} <= every
-    for name, given in re.findall(r"(persist_[a-z_]+)\{([^}]*)\}", expression):
-        assert set(re.findall(r"(\w+)!?=", given)) <= known[name]
-
-
-def test_the_text_of_an_alert_uses_labels_that_its_expression_keeps() -> None:
-    for rule in RULES.split("- alert: ")[1:]:
-        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", rule))))
-        assert set(re.findall(r"\$labels\.(\w+)", rule)) <= kept
+    check_expression(expression, exported())

@@ -70,10 +70,13 @@ def test_two_ingesters_write_the_same_once(here: Location) -> None:
         for _ in range(15):
             one.step()
             two.step()
+        # A step that finds another one further on writes nothing of what is bound: the next begins from there.
+        while two.step().overtaken:
+            pass
     source = Records(client(here)).source("both")
     minter = client(here).minter()
     trace = minter.bindings(source.remap_source)
     minter.close()
-    assert Reclocker.of(trace)
+    Reclocker.of(trace)
     [counts] = updates_of(here, "both").values()
     assert sum(counts.values()) == trace.frontier.bounds[0]

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -38,9 +39,19 @@ class Answered:
         return str(self.json["error"]["reason"])
 
 
-def post(port: int, body: bytes, path: str = "/hook", method: str = "POST", **headers: str) -> Answered:
+def post(
+    port: int,
+    body: bytes,
+    path: str = "/hook",
+    method: str = "POST",
+    tls: ssl.SSLContext | None = None,
+    **headers: str,
+) -> Answered:
     """Headers with _ for -. Raises OSError, HTTPException: no answer came."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    if tls is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=tls)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
@@ -58,9 +69,19 @@ def raw(port: int, *sent: bytes) -> tuple[socket.socket, bytes]:
     return connection, connection.recv(65536)
 
 
+def connected_by_tls(port: int, tls: ssl.SSLContext) -> ssl.SSLSocket:
+    """A connection over which nothing was sent."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+    return tls.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
 @contextlib.contextmanager
 def served(
-    location: Location, *names: str, options: ReceiverOptions | None = None, limits: Limits | None = None
+    location: Location,
+    *names: str,
+    options: ReceiverOptions | None = None,
+    limits: Limits | None = None,
+    side_listen: str = "",
 ) -> Iterator[int]:
     """A server in this process; its port."""
     it = Served(location, names or ("hook",), options=options, limits=limits)
@@ -68,7 +89,8 @@ def served(
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(it.start(Address("127.0.0.1", 0), ""), loop).result(SECONDS).port
+        starting = it.start(Address("127.0.0.1", 0), side_listen)
+        yield asyncio.run_coroutine_threadsafe(starting, loop).result(SECONDS).port
     finally:
         asyncio.run_coroutine_threadsafe(it.stop(), loop).result(SECONDS)
         loop.call_soon_threadsafe(loop.stop)

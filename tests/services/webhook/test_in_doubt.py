@@ -4,6 +4,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from services.process import ShardProcess
 from services.proxy import Proxy, proxy_to
 from services.webhook.senders import rows
 
-from persist import Indeterminate
+from persist import Determinate, Indeterminate, OutcomeForgotten
 from persist.runtime import system
 from persist_ingest import Location, Records, create
 from persist_ingest.location import client, release
@@ -81,4 +82,63 @@ async def test_an_append_whose_answer_is_lost_is_there_once(tmp_path: Path, name
         place = Location(endpoint=proxy.endpoint, blob=f"file:{tmp_path}/blob")
         cut = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, proxy.cut)
         await asyncio.to_thread(tried, place, proxy, cut, named=named, heals=heals)
+    await shards.kill()
+
+
+class Forgetful(WebhookTable):
+    """Its first append happens, and the shard has forgotten by then that it did; and the location is away then."""
+
+    leaves: Callable[[], object]
+    appended = 0
+    is_away = False
+
+    def _sent(self, *call: Any) -> Any:
+        outcome = super()._sent(*call)
+        self.appended += 1
+        if self.appended > 1:
+            return outcome
+        self.leaves()
+        self.is_away = True
+        raise OutcomeForgotten("whether it was appended is forgotten", hint="read the table")
+
+    def _caught_up(self, left: float) -> int:
+        return super()._caught_up(min(left, 0.2) if self.is_away else left)
+
+
+def forgotten(place: Location, leaves: Callable[[], object], returns: Callable[[], object]) -> None:
+    source = create(place, "hook", "webhook", {"check": "none", "idempotencyHeader": "Key"})
+    memory = Memory(24)
+
+    def pause(seconds: float) -> None:
+        if table.is_away:
+            raise Determinate("its time is up", hint="repeat it")
+
+    table = Forgetful(client(place), source, "rows", memory, pause)
+    table.leaves = leaves
+    batch = Rows(definition_of(source.definition)).of([Delivery(b"{}", {}, system().now_ms(), "a")]).rows
+    wanted: Callable[[], pa.RecordBatch] = lambda: batch.slice(0, 0 if known(memory) else 1)  # noqa: E731
+    with pytest.raises(Indeterminate):
+        table.append(wanted, system().monotonic() + 120.0)
+    returns()
+    table.is_away = False
+    assert table.append(wanted, system().monotonic() + 120.0) is None
+    assert table.appended == 1
+    assert known(memory)
+    table.close()
+    assert rows(place, "body") == {"{}": 1}
+    release(place)
+
+
+async def test_an_append_that_is_forgotten_and_cannot_be_looked_up_is_in_doubt(tmp_path: Path):
+    shards = await ShardProcess(tmp_path).start()
+    loop = asyncio.get_running_loop()
+    async with proxy_to(shards.endpoint) as proxy:
+        place = Location(endpoint=proxy.endpoint, blob=f"file:{tmp_path}/blob")
+
+        async def away() -> None:
+            proxy.shut()
+
+        leaves = lambda: asyncio.run_coroutine_threadsafe(away(), loop).result()  # noqa: E731
+        returns = lambda: asyncio.run_coroutine_threadsafe(proxy.open(), loop).result()  # noqa: E731
+        await asyncio.to_thread(forgotten, place, leaves, returns)
     await shards.kill()

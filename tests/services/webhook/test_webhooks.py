@@ -187,26 +187,9 @@ def test_what_is_too_large_or_too_slow_or_too_much_is_refused_before_it_is_parse
             each.close()
         assert post(port, b"[]", path="/other").reason == "NOT_FOUND"
         assert post(port, b"", method="GET").status == 405
-        assert post(port, b"{}", Content_Encoding="gzip").reason == "ENCODING_NOT_SUPPORTED"
         assert post(port, b"{").reason == "BAD_BODY"
         assert post(port, b"{}").status == 200
     assert rows(here, "body") == {"{}": 1}
-
-
-def test_what_does_not_fit_beside_what_waits_is_refused_for_now(here: Location):
-    create(here, "hook", "webhook", {"check": "none", "maxBodyBytes": "1000"})
-    with served(here, options=ReceiverOptions(waiting_bytes=1500)) as port:
-        # Asked to go on, so there is room kept for it.
-        expecting = b"POST /hook HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n"
-        holding, answer = raw(port, expecting)
-        assert answer.startswith(b"HTTP/1.1 100 ")
-        refused = post(port, b'"' + b"x" * 800 + b'"')
-        assert (refused.status, refused.reason, refused.headers["retry-after"]) == (503, "BUSY", "2")
-        assert post(port, b"{}").status == 200
-        holding.sendall(b'"' + b"y" * 998 + b'"')
-        assert holding.recv(65536).startswith(b"HTTP/1.1 200 ")
-        assert post(port, b'"' + b"x" * 800 + b'"').status == 200
-        holding.close()
 
 
 async def test_a_location_that_is_away_is_answered_for_now_and_a_repetition_is_there_once(tmp_path: Path):

@@ -30,7 +30,8 @@ def rows_between(reader: StreamReader, start: dict[str, object], end: dict[str, 
 
 def micro_batches(reader: StreamReader) -> list[list[tuple[Any, ...]]]:
     """The rows of each micro-batch up to what there is now."""
-    found, start = [], reader.initialOffset()
+    found: list[Any] = []
+    start = reader.initialOffset()
     while True:
         rows, end = next_batch(reader, start)
         if end == start:

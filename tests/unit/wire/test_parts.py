@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,9 @@ from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, VersionMismatch
 from persist.wire.checksum import crc32c
+from persist.wire.columnar import Choice, decode_inline, encode_inline, encode_parts, part_batches
 from persist.wire.columnar import decode as columnar_decode
-from persist.wire.columnar import decode_inline, encode_inline, encode_parts, part_batches
+from persist.wire.columnar.row_group import RowGroup
 
 SCHEMA = Schema({"k": pa.int64(), "name": pa.string()}, {"v": pa.float64(), "w": pa.binary()})
 
@@ -334,6 +336,65 @@ def test_a_key_range_gives_the_rows_whose_keys_it_contains(case, data):
         read = blobs[part].read if part in blobs else None
         found = part_batches(part, read, schema, key_range=limits, batch_rows=rows_in_parts)
         assert rows_of(pa.Table.from_batches(found, schema=schema.updates), schema) == rows_of(expected, schema)
+
+
+@given(schemas().flatmap(lambda schema: st.tuples(st.just(schema), updates(schema, 30))), st.data())
+@settings(max_examples=examples(80), deadline=None)
+def test_rows_chosen_while_they_are_decoded_are_those_that_are_chosen_afterwards(case, data):
+    schema, raw = case
+    table = consolidate(normalise(raw, schema), schema)
+    if not len(table):
+        return
+    names = st.lists(st.sampled_from([*schema.key.names, *schema.val.names]), min_size=1, unique=True)
+    looked_at, shown, one_in = data.draw(names), data.draw(names), data.draw(st.sampled_from([1, 2, 1000]))
+
+    def chosen(found):
+        keys = encode_key([found.column(name) for name in looked_at]).to_pylist()
+        kept = [at for at, key in enumerate(keys) if crc32c(key) % one_in == 0]
+        return None if len(kept) == len(keys) else pa.array(kept, pa.int64())
+
+    kept = chosen(table)
+    columns = [name for name in schema.updates.names if name in {*looked_at, *shown, "ts", "diff"}]
+    expected = (table if kept is None else table.take(kept)).select(columns)
+    parts = [encode_inline(table, schema, 0)]
+    blobs = {}
+    for encoded in encode_parts([table], schema, 0, row_group_rows=data.draw(st.sampled_from([1, 4, 100]))):
+        blob = Stored(encoded)
+        parts.append(blob.part)
+        blobs[blob.part] = blob
+    for part in parts:
+        found = part_batches(
+            part,
+            blobs[part].read if part in blobs else None,
+            schema,
+            columns=columns,
+            batch_rows=data.draw(st.sampled_from([1, 3, 65_536])),
+            choice=Choice(frozenset(looked_at), chosen),
+        )
+        again = pa.Table.from_batches(found, schema=expected.schema)
+        again.validate(full=True)
+        for name in columns:
+            assert encode_key([again.column(name)]).equals(encode_key([expected.column(name)]))
+
+
+def test_what_is_not_chosen_is_not_decoded(monkeypatch):
+    blob, decoded = stored(rows(300), row_group_rows=100), []
+    columns_of = RowGroup._columns
+    monkeypatch.setattr(
+        RowGroup, "_columns", lambda group, wanted, rows: decoded.append({*wanted}) or columns_of(group, wanted, rows)
+    )
+    few = Choice(frozenset({"k"}), lambda found: pc.indices_nonzero(pc.equal(found.column("k"), 150)))
+    assert blob.table(choice=few).equals(rows(300).slice(150, 1))
+    assert [each for each in decoded if each] == [{"k"}, {"k"}, {"name", "v", "w", "ts", "diff"}, {"k"}]
+
+
+@pytest.mark.parametrize("batch_rows", [10, 65_536])
+def test_what_a_choice_raises_is_not_taken_for_damage(batch_rows):
+    def refuses(found):
+        raise pa.ArrowInvalid("not like this")
+
+    with pytest.raises(pa.ArrowInvalid, match="not like this"):
+        stored(rows(30)).table(batch_rows=batch_rows, choice=Choice(frozenset({"k"}), refuses))
 
 
 def test_columns_whose_names_hold_dots_come_back():

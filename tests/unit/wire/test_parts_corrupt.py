@@ -174,10 +174,30 @@ def test_a_parquet_bomb_is_refused_without_decoding_it(encoding, count, honest):
     refused_within(4 * MEBI, lambda: read_all(data, part, decoded_bytes_max=64 * MEBI))
 
 
-def test_a_bomb_that_lies_plausibly_is_found_while_it_is_decoded():
+@pytest.mark.parametrize(("batch_rows", "budget"), [(65_536, 4 * MEBI), (10_000, 300 * MEBI)], ids=["whole", "steps"])
+def test_a_bomb_that_lies_plausibly_is_found_while_it_is_decoded(batch_rows, budget):
     data = parquet_bomb(40_000, 64 << 10, declared=MEBI)
     part = forged(data, 40_000, decoded_bytes=MEBI)
-    refused_within(300 * MEBI, lambda: read_all(data, part))
+    refused_within(budget, lambda: read_all(data, part, batch_rows=batch_rows))
+
+
+def test_numbers_that_are_not_in_a_dictionary_are_refused():
+    vals = pa.DictionaryArray.from_arrays(pa.array([2] * 100, pa.int32()), ["first", "second", "third"])
+    columns = {"k": range(100), "v": vals, "ts": pa.array([0] * 100, pa.uint64()), "diff": [1] * 100}
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, table.schema, compression="none", use_dictionary=["v"], write_statistics=False, store_schema=False
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({GROUP_BYTES_KEY: b"10000"})
+    data = sink.getvalue().to_pybytes()
+    assert len(read_all(data, forged(data, 100, decoded_bytes=10_000))) == 1
+    # Two bits for each number, and a hundred times the same one.
+    hundred_times = b"\x02\xc8\x01"
+    assert data.count(hundred_times + b"\x02") == 1
+    data = data.replace(hundred_times + b"\x02", hundred_times + b"\x03")
+    with pytest.raises(CorruptData):
+        read_all(data, forged(data, 100, decoded_bytes=10_000))
 
 
 def test_row_groups_beyond_what_a_reader_allows_are_not_taken_for_damage():

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,14 +25,16 @@ from persist.core.catalog.ddl.bootstrap import bootstrap
 from persist.core.catalog.ddl.described import Session
 from persist.core.catalog.ddl.effects import Effects, Executed
 from persist.core.catalog.ddl.plan import Planned, planned_in_steps, touched
+from persist.core.catalog.ddl.planning.context import UNASKED
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.statements import Acknowledge, AdvanceHold, Statement, tag_of
 from persist.core.catalog.ddl.view import CatalogView
-from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
+from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync, UnknownObject
 from persist.core.catalog.fingerprints import first_outcome, refused_body
 from persist.core.catalog.kinds import COMMIT, ITEM, SETTING
 from persist.core.catalog.objects import CommitKey, ItemKey, Setting
 from persist.core.catalog.transaction import CatalogTransaction
+from persist.core.catalog.values import Id
 from persist.core.ids import ShardId, Token
 from persist.errors import Indeterminate, InvalidArgument, LocationError, Overloaded, PersistError
 from persist.retry.deadline import Backoff, Deadline
@@ -247,7 +249,7 @@ class Executor:
         return await self._execute(asked)
 
     async def _transact(self, asked: _Request) -> _Done:
-        backoff, patient = self._backoff(), True
+        backoff, patient, more = self._backoff(), True, dict[Id, None]()
         while True:
             done = self._before(asked)
             if done is not None:
@@ -255,15 +257,21 @@ class Executor:
             transaction = self._catalog.transaction(token=asked.token)
             transaction.told_body = asked.body
             try:
-                effects, executed = await self._planned(transaction, asked, patient=patient)
+                effects, executed = await self._planned(transaction, asked, more, patient=patient)
                 # SUBTLE: what changes nothing now could change something when another attempt arrives.
-                durable = asked.repeated or bool(transaction.batch().changes)
+                changed = bool(transaction.batch().changes)
+                durable = asked.repeated or changed
                 if durable:
-                    transaction.keep(made_key(asked.token), Setting(made_text(executed)))
+                    idle = None if changed else self._role(asked)
+                    transaction.keep(made_key(asked.token), Setting(made_text(executed, idle)))
                 outcome = DdlOutcome(executed, await self._committed(transaction, effects))
                 return _Done(asked.body, outcome, durable=durable, moves=False)
             except OutOfSync as error:
-                patient = False
+                patient, known = False, len(more)
+                # Named by what a statement before it in the request made of the names.
+                more.update(dict.fromkeys(map(Id.parse, filter(None, str(error.details.get(UNASKED, "")).split(",")))))
+                if len(more) > known:
+                    continue
                 if not await backoff.pause():
                     raise
                 if (shard := error.details.get(UNFIT)) is not None:
@@ -293,14 +301,20 @@ class Executor:
             transaction = self._catalog.transaction(token=asked.token)
             transaction.told_body = body
             transaction.always = True
-            if isinstance(done.outcome, DdlOutcome):
-                transaction.keep(made_key(asked.token), Setting(made_text(done.outcome.executed)))
+            executed = done.outcome.executed if isinstance(done.outcome, DdlOutcome) else ()
+            transaction.keep(made_key(asked.token), Setting(made_text(executed, self._role(asked))))
             try:
                 await self._commit(transaction)
                 return replace(done, durable=True)
             except OutOfSync:
                 if not await backoff.pause():
                     raise _may_happen(asked.token) from None
+
+    def _role(self, asked: _Request) -> str:
+        """Whose share of the tokens that are known a request takes which changes nothing; empty: no such role's."""
+        with contextlib.suppress(UnknownObject):
+            return str(CatalogView.at(self._catalog.transaction().snapshot).role(asked.session.role))
+        return ""
 
     def _before(self, asked: _Request) -> DdlOutcome | None:
         """What came of it when it was carried out before: tags, and what was made or changed then, by what names these
@@ -342,9 +356,13 @@ class Executor:
                 for key in unreadable(self._catalog.objects(SETTING)):
                     _log.warning("setting %r is none that persist wrote, and counts for nothing", key.name[:80])
 
-    async def _planned(self, transaction: CatalogTransaction, asked: _Request, *, patient: bool) -> Planned:
-        objects = touched(CatalogView.at(transaction.snapshot), asked.statements, asked.session)
-        frontiers = await self._storage.frontiers(objects)
+    async def _planned(
+        self, transaction: CatalogTransaction, asked: _Request, more: Iterable[Id], *, patient: bool
+    ) -> Planned:
+        view = CatalogView.at(transaction.snapshot)
+        objects = {each.id: each for each in touched(view, asked.statements, asked.session)}
+        objects.update((id, view.get(id)) for id in more if ItemKey(id) in view.objects(ITEM))
+        frontiers = await self._storage.frontiers(objects.values())
         steps = _checked(
             CatalogView.at(transaction.snapshot),
             asked,

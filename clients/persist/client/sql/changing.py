@@ -66,7 +66,7 @@ T = TypeVar("T")
 CONDITIONS_MAX: Final = 16
 """A transaction that asked for rows of one table in more ways is taken to have asked for all."""
 ROW: Final = "persist_row"
-"""Which row of its table a statement changes."""
+"""Begins the name of what says which row of its table a statement changes: of no column of that."""
 
 _LETTERS: Final = {Insert: "a", InsertRows: "a", Update: "w", Delete: "d"}
 _TAGS: Final = {Insert: "INSERT", InsertRows: "INSERT", Update: "UPDATE", Delete: "DELETE"}
@@ -340,7 +340,7 @@ class RowChanger:
         known = by_meaning(assignments, columns)
         if unknown := [name for name in assignments if name not in known]:
             raise SqlError("no such column", hint=f"of {', '.join(columns)}", columns=", ".join(unknown))
-        query = exp.select(exp.column(ROW, statement.alias, quoted=True).as_(ROW))
+        query = exp.select(exp.column(_row_in(target), statement.alias, quoted=True))
         for at, expression in enumerate(assignments.values()):
             query = query.select(exp.alias_(expression.copy(), f"persist_new_{at}"))
         query = query.from_(table)
@@ -410,7 +410,9 @@ class RowChanger:
                 made[name] = Rows(rows.select(arrow(each, each.columns).names))
             elif each.target and target is not None:
                 numbers = pa.array(range(target.num_rows), pa.int64())
-                made[name] = Rows(target.select(each.described.column_names).append_column(ROW, numbers))
+                made[name] = Rows(
+                    target.select(each.described.column_names).append_column(_row_in(each.described), numbers)
+                )
             elif written is not None:
                 snapshot = snapshots[each.described.id]
                 found = await snapshot.to_arrow(None)
@@ -504,6 +506,12 @@ def _written(updates: pa.Table, target: Described, schema: Schema) -> Written:
     if target.is_keyed:
         check_keys(found, schema)
     return Written(target, found, schema)
+
+
+def _row_in(target: Described) -> str:
+    """SUBTLE: DuckDB takes the first of two columns of a name, in whatever case."""
+    names = {each.lower() for each in target.column_names}
+    return next(name for name in (f"{ROW}{'_' * count}" for count in range(len(names) + 1)) if name not in names)
 
 
 def _taken(

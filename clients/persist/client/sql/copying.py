@@ -75,9 +75,12 @@ def _by_name(fields: Sequence[ArrowField]) -> Mapping[str, pa.DataType]:
 def _read_csv(statement: Copy, fields: Sequence[ArrowField]) -> pa.Table:
     """As PostgreSQL reads it: what is empty and has no quotes is null, and nothing else is."""
     reading = pyarrow.csv.ReadOptions(autogenerate_column_names=not statement.header)
-    parsing = pyarrow.csv.ParseOptions(delimiter=statement.delimiter)
+    parsing = pyarrow.csv.ParseOptions(delimiter=statement.delimiter, newlines_in_values=True)
+    parsing.ignore_empty_lines = statement.header
     with pyarrow.csv.open_csv(statement.path, read_options=reading, parse_options=parsing) as file:
         names = file.schema.names
+    # Of one column an empty line is a null; of several PostgreSQL refuses it.
+    parsing.ignore_empty_lines = len(names) > 1
     known = _by_name(fields)
     if statement.columns or not statement.named:
         wanted = [name.lower() for name in statement.columns] or [field.name.lower() for field in fields]

@@ -11,6 +11,10 @@ from typing import Final
 from persist.errors import Indeterminate, InvalidArgument, PersistError
 
 TOO_LONG: Final = "the statement took too long"
+NOT_WHOLE: Final = "a text is no whole number"
+WHOLE_HINT: Final = "such as '5'; '5.5'::numeric::int rounds"
+REFUSED_MARK: Final = "\x01"
+"""What is put into a text that is no whole number, so that no cast takes it for one."""
 
 
 class SqlError(InvalidArgument):

@@ -4,6 +4,7 @@ Source: collections: queries; the documentation of PostgreSQL, type conversion: 
 """
 
 import datetime
+import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -23,6 +24,8 @@ Nulls: TypeAlias = "pa.Array[Any]"
 
 DIGITS_MAX: Final = 76
 """Of numbers on their way into a column, which holds fewer."""
+_WIDE: Final = decimal.Context(prec=400)
+"""Digits of the largest floating-point number."""
 _ZONED: Final = r":\d\d(?:\.\d+)?\s*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
@@ -123,6 +126,8 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
     if T.is_decimal(kind) and T.is_decimal(column.type) and column.type.scale > kind.scale:
         rounded: Column = pc.round(column, ndigits=kind.scale, round_mode="half_towards_infinity")
         return cast_exactly(rounded, kind)
+    if T.is_decimal(kind) and T.is_floating(column.type):
+        return _of_reals(column, kind)
     if not is_text(column.type):
         return cast_exactly(column, kind)
     column = column.cast(pa.string())
@@ -137,6 +142,27 @@ def _assigned(column: Column, kind: pa.DataType) -> "Column | Nulls":
         texts: Column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, _zone(column), ""))
         return cast_exactly(texts, kind)
     return cast_exactly(column, kind)
+
+
+def _of_reals(column: Column, kind: pa.DataType) -> Column:
+    """Floating-point numbers by the digits that are sure of them, as PostgreSQL takes them: 1.005 becomes 1.01.
+
+    Whole ones are taken as they are.
+    """
+    if pc.any(pc.invert(pc.is_finite(column))).as_py():
+        raise ValueError("NaN and infinite numbers are none of a NUMERIC")
+    sure = 15 if T.is_float64(column.type) else 6
+    smallest = decimal.Decimal(1).scaleb(-kind.scale)  # type: ignore[attr-defined]  # its type says what it is
+    found = [
+        None
+        if each is None
+        else decimal.Decimal(each if each.is_integer() else f"{each:.{sure}g}").quantize(
+            smallest, decimal.ROUND_HALF_UP, _WIDE
+        )
+        for each in column.to_pylist()
+    ]
+    wide = pa.decimal256(DIGITS_MAX, kind.scale)  # type: ignore[attr-defined]  # its type says what it is
+    return cast_exactly(pa.chunked_array([pa.array(found, wide)]), kind)
 
 
 def _zone(column: Column) -> Column:

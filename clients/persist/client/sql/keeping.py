@@ -19,7 +19,7 @@ from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse
 from persist.client.sql.querying import planned_rows, streamed
-from persist.client.sql.run.engine import Engine, Limits, Relation
+from persist.client.sql.run.engine import Engine, Limits, Relation, named
 from persist.client.sql.run.port import Runner
 from persist.client.sql.run.runner import PlannedQuery, PlannedRefresh, PlannedRows
 from persist.core.catalog.ddl.described import Described, Session
@@ -46,7 +46,7 @@ class KeptQueries:
             relations: Mapping[str, Relation] = {
                 name: streamed(each, asked.inputs[each.described.id]) for name, each in bound.relations.items()
             }
-            return await self._engine.table(await large.said(bound, asked.as_of, offload), relations)
+            return await self._engine.table(await large.said(bound, asked.as_of, named, offload), relations)
 
     def close(self) -> None:
         """Release its memory."""

@@ -19,7 +19,7 @@ from persist.client.sql.bind.binding import BoundQuery, BoundRelation
 from persist.client.sql.bind.spark import spark_text
 from persist.client.sql.errors import SqlError
 from persist.client.sql.parse.statements import Parsed, Select
-from persist.client.sql.run.engine import Answer, Engine, Relation
+from persist.client.sql.run.engine import Answer, Engine, Relation, named
 from persist.client.sql.run.port import Runner
 from persist.client.sql.run.relations import Rows, Streamed
 from persist.client.sql.run.runner import Gathered, PlannedQuery, PlannedRows
@@ -148,7 +148,7 @@ class Queries:
 
     async def said(self, bound: BoundQuery, ts: int) -> str:
         """A query as DuckDB has it, read at a time. Raises as ``BoundQuery.sql``."""
-        return await large.said(bound, ts, self.runtime.offload)
+        return await large.said(bound, ts, named, self.runtime.offload)
 
     async def defining(
         self, query: exp.Expr, before: Sequence[Statement] = (), *, is_view: bool = False

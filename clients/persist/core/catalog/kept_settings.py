@@ -1,7 +1,7 @@
 """What the process that leads keeps in settings of the catalog, for all to see, and how others do not write them.
 
 Why what is kept up does not go on: a setting for each view or index that is stalled, gone once it goes on. And how
-often what roles may do with an object was changed. Each is named by a word and what it is about; what is not of that
+often statements said what holds of an object. Each is named by a word and what it is about; what is not of that
 form is passed over. Source: collections: the controller (views); docs/formats.md; ADR 24.
 """
 
@@ -96,16 +96,18 @@ def place_of(kind: ObjectType) -> ObjectType:
     return kind if kind in CONTAINERS or kind is ObjectType.SYSTEM else ObjectType.TABLE
 
 
-def granted_on(place: ObjectType, id: str) -> SettingKey:
-    """The setting that counts changes of what roles may do with an object. ``id`` empty: with the environment."""
+def counted_on(place: ObjectType, id: str) -> SettingKey:
+    """The setting that counts statements which said what holds of an object: who may do what, whose it is, its name.
+    ``id`` empty: of the environment.
+    """
     return own_key(Own.GRANTED, f"{place.value} {id}")
 
 
-def is_grants(key: SettingKey) -> bool:
+def is_count(key: SettingKey) -> bool:
     """Whether a setting counts such changes."""
     return about(Own.GRANTED, key) is not None
 
 
-def grants_of(setting: Setting) -> int | None:
+def count_of(setting: Setting) -> int | None:
     """The count that a setting says; None: the library did not write this."""
     return int(setting.value) if _COUNT.fullmatch(setting.value) else None

@@ -6,6 +6,7 @@ Source: persist-semantics.md feature row 46; performance.md A1.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -102,6 +103,7 @@ class Fetcher:
             self._of_key.setdefault(one.key, []).append(one)
         self._in_flight = 0
         self._held = 0
+        self._counting = threading.Lock()
         self._closed = False
         self._tasks = Tasks()
         self._pump()
@@ -137,7 +139,9 @@ class Fetcher:
         data = one.data if one is not None else None
         if one is None or data is None:
             data, one = across(self._take(key, start, end), self._loop)
-        self._loop.call_soon_threadsafe(self._consumed, one, end - start)
+        if self._is_done(one, end - start):
+            # Waking the loop costs more than to read a block: it is done for what can be dropped, and no oftener.
+            self._loop.call_soon_threadsafe(self._consumed, one)
         if one.start == start and one.end == end:
             return data
         return memoryview(data)[start - one.start : end - one.start]
@@ -159,9 +163,14 @@ class Fetcher:
         assert one.answer is not None
         return await one.answer, one
 
-    def _consumed(self, one: ByteRange, size: int) -> None:
-        one.wanted -= size
-        if one.wanted <= 0 and one in self._of_key.get(one.key, ()):
+    def _is_done(self, one: ByteRange, size: int) -> bool:
+        """Whether this was the last of what is wanted of a range: said once."""
+        with self._counting:
+            before, one.wanted = one.wanted, one.wanted - size
+            return before > 0 >= one.wanted
+
+    def _consumed(self, one: ByteRange) -> None:
+        if one in self._of_key.get(one.key, ()):
             self._of_key[one.key].remove(one)
             self._held -= one.end - one.start
             one.data = None

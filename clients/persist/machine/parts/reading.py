@@ -14,6 +14,7 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
+from persist.arrow import ArrowArray, array_of
 from persist.core.data.merging.cursors import RUN_BYTES_MAX
 from persist.core.data.merging.merge import LargeKey, PartSource, merge
 from persist.core.data.merging.pooling import pooled
@@ -28,7 +29,7 @@ from persist.machine.parts.ahead import Ahead
 from persist.machine.parts.runs import RunView, groups
 from persist.machine.shards import ShardInfo
 from persist.settings import Settings
-from persist.wire.columnar import only_adds, part_batches
+from persist.wire.columnar import Choice, only_adds, part_batches
 
 BATCH_ROWS_MAX = 65_536
 DECODE_ROWS = 4_096
@@ -324,6 +325,7 @@ class Reading:
     ) -> Iterator[pa.Table]:
         """The updates of one part that count, shown in the read's schema."""
         written = self._written_with(part)
+        choice = self._choice(written)
         found = part_batches(
             part,
             reader(part.key),
@@ -332,6 +334,7 @@ class Reading:
             key_range=self.key_range,
             batch_rows=batch_rows,
             decoded_bytes_max=self.decoded_bytes_max,
+            choice=choice,
         )
         for batch in found:
             table = pa.Table.from_batches([batch])
@@ -339,10 +342,21 @@ class Reading:
                 table = _within(table, run)
             if written != self.schema:
                 table = written.upgrade(table, self.schema)
-            for predicate in self.where:
-                table = predicate.filter(table)
+            if choice is None:
+                table = _filtered(table, self.where)
             if table.num_rows:
                 yield table
+
+    def _choice(self, written: Schema) -> Choice | None:
+        """The conditions as a choice of rows while they are decoded; None: they are to be asked of decoded ones.
+
+        SUBTLE: times are rewritten after that, and columns that the part lacks are added.
+        """
+        shown = self.schema.updates if self.times else self.schema.rows
+        asked = {name for predicate in self.where for name in predicate.columns(shown)}
+        if not asked or not asked <= {*written.key.names, *written.val.names}:
+            return None
+        return Choice(frozenset(asked), functools.partial(_numbers_of, where=self.where))
 
     def _written_with(self, part: Part) -> Schema:
         for entry in self.schemas:
@@ -469,6 +483,22 @@ def _within(table: pa.Table, run: RunView) -> pa.Table:
     if run.upper is not None:
         keep &= ts < np.uint64(run.upper)
     return table.filter(pa.array(keep))
+
+
+def _filtered(table: pa.Table, where: Iterable[Predicate]) -> pa.Table:
+    for predicate in where:
+        table = predicate.filter(table)
+    return table
+
+
+def _numbers_of(table: pa.Table, where: Iterable[Predicate]) -> ArrowArray | None:
+    """Which rows of a table the conditions hold for, in order; None: all."""
+    number = "_" + max(table.column_names, key=len)
+    rows = pa.array(np.arange(table.num_rows))
+    found = _filtered(table.append_column(number, rows), where).column(number)
+    if len(found) == table.num_rows:
+        return None
+    return array_of(found.to_numpy(), pa.int64())
 
 
 @functools.lru_cache(maxsize=256)

@@ -27,6 +27,7 @@ from persist.wire.columnar.inline import (
     decode_inline,
     rewrite_times,
 )
+from persist.wire.columnar.row_group import Choice, ChoiceFailed, RowGroup
 
 Read = Callable[[int, int], bytes | memoryview]
 """Bytes [start, end) of the blob; blocks until they are there."""
@@ -37,6 +38,9 @@ SMALL_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 256 << 20
 _STEP_ROWS: Final = 4096
 """Fewest rows decoded at once where a value's size is not bounded by the footer: fewer would halve the speed."""
+
+_WHOLE_BYTES_MAX: Final = 64 << 20
+"""Arrow bytes of a row group that is decoded at once where few of its rows are asked for."""
 
 _SLACK: Final = 64 << 10
 
@@ -50,12 +54,14 @@ def part_batches(
     key_range: KeyRange | None = None,
     batch_rows: int = 65_536,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
+    choice: Choice | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part in order, at most ``batch_rows`` at a time, never empty batches; times are rewritten.
 
     ``columns``: only these key and val columns (names the part's schema lacks are skipped), then ts and diff, in the
     schema's order. ``key_range``: only rows with such keys; only blocks that may have any are read, and nothing is
-    decoded beyond the range. Holds one block, a page per column, and what a batch takes twice.
+    decoded beyond the range. ``choice``: only these rows, by some of ``columns``, which are key or val columns of the
+    part. Holds one block, a page per column, and what a batch takes twice; with a choice a row group of up to 64 MiB.
     Raises CorruptData (before unverified bytes are parsed), VersionMismatch, RequestTooLarge (a row beyond
     ``decoded_bytes_max`` that is one: read with more), what ``read`` raises.
     """
@@ -65,8 +71,11 @@ def part_batches(
         tables = iter((decode_inline(part, schema_of_part, decoded_bytes_max=decoded_bytes_max),))
     else:
         check_format(part)
-        tables = _PartReader(part, read, schema_of_part, decoded_bytes_max).tables(wanted, limits, batch_rows)
-    for table in tables:
+        source = _PartReader(part, read, schema_of_part, decoded_bytes_max)
+        tables = source.tables(wanted, limits, batch_rows, choice)
+        choice = None  # it was asked there
+    for each in tables:
+        table = each if choice is None else choice.of(each)
         piece, goes_on = _inside(table, schema_of_part, limits)
         if piece.num_rows:
             rewritten = rewrite_times(piece.select(wanted), part.ts_rewrite)
@@ -126,8 +135,8 @@ class _PartReader:
         self._bytes = _Verified(part.encoded_bytes)
         self._group_bytes: list[int] = []
 
-    def tables(self, wanted: list[str], limits: KeyRange, batch_rows: int) -> Iterator[pa.Table]:
-        """Decoded pieces of the blocks that overlap the range, in order."""
+    def tables(self, wanted: list[str], limits: KeyRange, batch_rows: int, choice: Choice | None) -> Iterator[pa.Table]:
+        """Decoded pieces of the blocks that overlap the range, in order; the rows chosen of each."""
         part = self._part
         if not part.blocks:
             raise corrupt("a part in Blob describes no blocks", part, "blocks")
@@ -155,7 +164,7 @@ class _PartReader:
                 self._bytes.forget_blocks(part.encoded_bytes - part.footer_bytes)
                 self._fetch(block.offset, block.offset + block.length, block.checksum, "block checksum")
             for group in range(firsts[index], firsts[index + 1]):
-                yield from self._group(metadata, group, names, batch_rows)
+                yield from self._group(metadata, group, names, batch_rows, choice)
 
     def only_adds(self) -> bool:
         """The smallest diff of every row group is above 0, as its statistics say."""
@@ -201,29 +210,66 @@ class _PartReader:
         self._group_bytes = declared
         return metadata
 
-    def _group(self, metadata: pq.FileMetaData, group: int, names: list[str], batch_rows: int) -> Iterator[pa.Table]:
-        part = self._part
+    def _group(
+        self, metadata: pq.FileMetaData, group: int, names: list[str], batch_rows: int, choice: Choice | None
+    ) -> Iterator[pa.Table]:
+        part, rows = self._part, metadata.row_group(group).num_rows
         try:
             step = min(batch_rows, self._step(metadata.row_group(group), group, names))
+            if rows <= batch_rows or (choice is not None and self._group_bytes[group] <= _WHOLE_BYTES_MAX):
+                whole = self._whole(metadata, group, names, step, batch_rows, choice)
+                if whole is not None:
+                    yield whole
+                    return
             reader = pq.ParquetFile(pa.PythonFile(self._bytes, mode="r"), metadata=metadata)
             batches = reader.iter_batches(batch_size=step, row_groups=[group], columns=names, use_threads=False)
-            yield from self._gathered(batches, group, names, batch_rows)
+            for table in self._gathered(batches, group, names, batch_rows):
+                yield table if choice is None else choice.of(table)
+        except ChoiceFailed as failed:
+            raise failed.__cause__ or failed from None
         except MemoryError:
             raise  # Arrow's is an ArrowException, too
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise corrupt("a part cannot be decoded", part, str(error)[:200], row_group=group) from error
 
+    def _whole(
+        self, metadata: pq.FileMetaData, group: int, names: list[str], step: int, rows_max: int, choice: Choice | None
+    ) -> pa.Table | None:
+        """A row group decoded at once, or what is chosen of it; None where that is more rows than may be held."""
+        found = RowGroup(
+            file=pa.PythonFile(self._bytes, mode="r"),
+            metadata=metadata,
+            index=group,
+            fields=list(self._schema.updates),
+            varying=frozenset(name for name, width in self._leaves if width is None),
+            step=step,
+            counted=self._counter(group, names),
+            typed=self._typed,
+        )
+        return found.table(names, choice, rows_max)
+
+    def _counter(self, group: int, names: list[str]) -> Callable[[int], None]:
+        """What is called with bytes decoded of a row group. Raises CorruptData once they are more than declared."""
+        allowed = min(max(DECODED_BYTES_MAX, self._decoded_bytes_max), _allowed(self._group_bytes[group]))
+        most, size = allowed + _bitmaps(self._part.rows, len(names)), 0
+
+        def counted(more: int) -> None:
+            nonlocal size
+            size += more
+            if size > most:
+                raise corrupt("a part decodes to more than it declares", self._part, f"{size} bytes", allowed=allowed)
+
+        return counted
+
     def _gathered(
         self, batches: Iterable[pa.RecordBatch], group: int, names: list[str], batch_rows: int
     ) -> Iterator[pa.Table]:
         """Steps put together again, up to ``batch_rows`` rows each."""
-        allowed = min(max(DECODED_BYTES_MAX, self._decoded_bytes_max), _allowed(self._group_bytes[group]))
+        counted = self._counter(group, names)
         held: list[pa.RecordBatch] = []
-        rows = size = 0
+        rows = 0
         for batch in batches:
-            size += batch.nbytes
-            if size > allowed + _bitmaps(self._part.rows, len(names)):
-                raise corrupt("a part decodes to more than it declares", self._part, f"{size} bytes", allowed=allowed)
+            counted(batch.nbytes)
             held.append(batch)
             rows += batch.num_rows
             if rows >= batch_rows:
@@ -236,11 +282,13 @@ class _PartReader:
             yield self._table(held, names)
 
     def _table(self, batches: list[pa.RecordBatch], names: list[str]) -> pa.Table:
-        """The batches as one table in the schema's types: Parquet has no seconds."""
-        target = pa.schema([self._schema.updates.field(name) for name in names])
+        """The batches as one table."""
         table = pa.Table.from_batches(batches).select(names)
-        if len(batches) > 1:
-            table = table.combine_chunks()
+        return self._typed(table.combine_chunks() if len(batches) > 1 else table)
+
+    def _typed(self, table: pa.Table) -> pa.Table:
+        """The table in the schema's types: Parquet has no seconds."""
+        target = pa.schema([self._schema.updates.field(name) for name in table.column_names])
         return table if table.schema.equals(target) else table.cast(target)
 
     def _step(self, group: pq.RowGroupMetaData, index: int, names: list[str]) -> int:

@@ -21,6 +21,7 @@ class Kind:
 
 MALFORMED: Final = Kind(400, "MALFORMED_REQUEST")
 BAD_BODY: Final = Kind(400, "BAD_BODY")
+BAD_ENCODING: Final = Kind(400, "BAD_ENCODING")
 KEY_MISSING: Final = Kind(400, "KEY_MISSING")
 KEY_TOO_LONG: Final = Kind(400, "KEY_TOO_LONG")
 NOT_SIGNED: Final = Kind(401, "NOT_SIGNED")

@@ -4,7 +4,15 @@ from client.collections.support import SCHEMA
 from client.sql.support import rows, sessions
 from client.support import client_of, memory_place
 
-from persist.core.catalog.ddl.statements import CreateCursor, CreateTable, QualifiedName
+from persist.core.catalog.ddl.statements import (
+    CreateCursor,
+    CreateDatabase,
+    CreateRole,
+    CreateTable,
+    Drop,
+    QualifiedName,
+)
+from persist.core.catalog.values import ObjectType
 from persist.runtime import system
 
 RETAINED = "SELECT retained_bytes FROM persist_catalog.holds"
@@ -77,3 +85,21 @@ async def test_fetching_all_gives_the_contents_and_every_update_that_is_complete
         assert fetched.ts > done.ts
         (nothing,) = await session.execute("FETCH ALL FROM c")
         assert nothing.rows == []
+
+
+async def test_what_was_dropped_of_the_beginning_stays_so_for_the_next_leader() -> None:
+    place = memory_place()
+    async with client_of(place) as client:
+        environment = await client.environment()
+        await environment.execute(CreateTable(QualifiedName("t"), SCHEMA))
+        await environment.execute(Drop(ObjectType.DATABASE, (QualifiedName("persist"),), cascade=True))
+        await environment.close()
+    async with client_of(place) as client:
+        environment = await client.environment()
+        await environment.execute(CreateRole("eve"))
+        view = await environment.strict_view()
+        assert not view.databases
+        await environment.execute(CreateDatabase("persist"))
+        await environment.execute(CreateTable(QualifiedName("t"), SCHEMA))
+        assert min(id.number for id in (await environment.strict_view()).databases) > 1
+        await environment.close()

@@ -205,7 +205,7 @@ async def test_an_answer_is_of_one_time_while_writers_move_rows_between_tables()
                     transaction.insert(right, [row(n, "x")])
 
         moving = asyncio.ensure_future(move())
-        times = []
+        times: list[int] = []
         while not moving.done() or len(times) < 3:
             both = await reads.read_together(["left", "right"])
             ids = [each["id"] for name in both for each in await both[name].to_pylist()]

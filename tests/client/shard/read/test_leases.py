@@ -99,12 +99,13 @@ async def test_what_a_lease_gave_up_itself_is_not_readable_and_no_more():
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         await append(writer, 0, 5)
         shards = client._location.shards
-        client._location.shards = late = Held(shards, DowngradeSince)
         reader = await client.open_reader(writer.shard)
+        client._location.shards = late = Held(shards, DowngradeSince)
         giving_up = asyncio.create_task(reader.downgrade_since(3))
         await late.waiting.wait()
         first = DowngradeSince(reader_id=reader.reader_id, since=Antichain.of(3), outstanding_seqno=0)
         await shards.apply(writer.shard, first, timeout=5)
+        client._location.shards = shards
         with pytest.raises(NotReadable):
             await reader.snapshot(1)
         late.go.set()
@@ -305,6 +306,23 @@ async def test_reader_registered_again_under_its_id_does_not_bring_the_old_hold_
             await snapshot.to_arrow()
         await again.heartbeat()
         assert rows_of(await (await again.snapshot(8)).to_arrow()) == [(time, "a", 1) for time in range(9)]
+
+
+async def test_since_that_went_on_before_a_reader_was_registered_again_is_reported_as_its_end(place: Place):
+    async with client_of(place) as client, client_of(place) as other:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 12)
+        reader, another = [await client.open_reader(writer.shard) for _ in range(2)]
+        await expire(place, reader)
+        await another.downgrade_since(8)
+        # As when its registration arrives a second time.
+        again = await other.open_reader(writer.shard, reader_id=reader.reader_id)
+        assert again.since == Antichain.of(8)
+        with pytest.raises(LeaseExpired):
+            await reader.snapshot(4)
+        with pytest.raises(LeaseExpired):
+            await reader.snapshot(9)
+        assert len(rows_of(await (await again.snapshot(9)).to_arrow())) == 10
 
 
 async def test_reader_that_stops_reading_lets_everybody_go_on(place: Place):

@@ -135,6 +135,39 @@ SELECT to_number('1,2', '9G9');
 SELECT encode('abc'::bytea, 'hex');
 SELECT 'a' || NULL, concat('a', NULL, 'b'), lpad('7', 3, '0'), split_part('a,b', ',', 2)
 """,
+    "whole numbers": r"""
+SELECT s::int FROM t;
+SELECT v::int FROM u;
+SELECT x::int FROM (VALUES ('1.5')) AS q(x);
+SELECT x::int FROM (VALUES ('1e2')) AS q(x);
+SELECT x::int, x::bigint + 1 FROM (VALUES (' 15 '), ('-3'), ('+4'), (NULL)) AS q(x);
+SELECT (id || '.5')::int FROM t;
+SELECT (id || '5')::int, (a::text)::int FROM t;
+SELECT ((id || '5')::int || '1')::bigint FROM t;
+SELECT ((id || '.5')::int || '1')::bigint FROM t;
+SELECT ((((id || '5')::int || '1')::bigint || '2')::bigint || '3')::bigint FROM t;
+SELECT n::int, f::int, (n / 3)::bigint, (a + 0.5)::int FROM t;
+SELECT coalesce(a, 0)::bigint, (CASE WHEN a > 2 THEN n ELSE 0.4 END)::int, (id > 2)::int FROM t;
+SELECT coalesce(n, 0)::bigint, greatest(n, f)::int, (SELECT max(n) FROM t)::int, (SELECT f)::int FROM t;
+SELECT (id || '0')::int, count(*) FROM t GROUP BY (id || '0')::int ORDER BY (id || '0')::int;
+SELECT cast(q.id AS int) FROM (SELECT s AS id FROM t) AS q;
+SELECT cast(q.id AS int) FROM (SELECT n AS id FROM t) AS q;
+SELECT t.id FROM t WHERE (id || '')::int = 2 AND split_part('1,7', ',', 2)::int = 7;
+SELECT max(id || '1')::int, (SELECT min(v) FROM u)::int FROM t;
+SELECT max(id || '1')::int, (SELECT min(id || '2') FROM u)::int FROM t;
+SELECT sum((id || '1')::int) OVER (PARTITION BY (a || '2')::int ORDER BY id) FROM t ORDER BY id;
+SELECT (max(id || '1') OVER (PARTITION BY (a || '2')::int))::int FROM t;
+SELECT (a.id || '1')::smallint FROM t a LEFT JOIN u given ON given.tid = a.id AND (given.id || '')::int = 1;
+SELECT id FROM t WHERE a = '7';
+SELECT id FROM t WHERE a = '6.6';
+SELECT id FROM t WHERE a IN ('7', '1.6');
+SELECT id FROM t WHERE '1.4' < id;
+SELECT id FROM t WHERE a BETWEEN '2' AND '6.6';
+SELECT id FROM t WHERE n > '9.5' AND f = '1.5' AND s <> '1.5';
+SELECT id FROM t WHERE id = (s || '.4');
+SELECT id FROM t WHERE id IN (SELECT (tid || '')::int FROM u) ORDER BY (id || '1')::int DESC;
+SELECT count(*) FILTER (WHERE (id || '')::int > 2), CASE WHEN true THEN '1' ELSE '1.5' END::int FROM t
+""",
     "order": r"""
 SELECT id FROM t ORDER BY a DESC, id;
 SELECT id FROM t ORDER BY a NULLS FIRST, id;

@@ -7,9 +7,10 @@ from client.sql.support import rows, sessions
 from persist import Schema
 from persist.client.sql.bind.binding import BoundQuery, bind
 from persist.client.sql.bind.pushdown import pushed
-from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.errors import SqlError, SqlFailed, SqlNotSupported
 from persist.client.sql.parse.text import one
 from persist.client.sql.querying import streamed
+from persist.client.sql.run.engine import named
 from persist.client.sql.run.relations import Rows
 from persist.core.catalog.ddl.described import SUPERUSER, Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
@@ -149,7 +150,7 @@ async def test_what_is_pushed_down_changes_no_answer():
                 plain, session.environment.view, session._queries.asked(one(query).statement)
             ) as (found, ts):
                 relations = await session._queries.relations(plain, found, session.environment.view, streamed, Rows)
-                wanted = (await session._queries.engine.table(plain.sql(ts), relations)).to_pylist()
+                wanted = (await session._queries.engine.table(plain.sql(ts, named), relations)).to_pylist()
             assert [tuple(row.values()) for row in wanted] == await rows(session, query)
             assert wanted, query
 
@@ -238,3 +239,29 @@ def test_a_view_that_nobody_could_read_is_not_made(query: str, deepest: int):
     assert {each.described.name.item for each in bound(f"SELECT * FROM v{deepest}").relations.values()} == {"v0"}
     with pytest.raises(SqlError, match="views"):
         bound(views.over(deepest), is_view=True)
+
+
+async def test_texts_that_become_integers_are_looked_at_and_columns_keep_their_names():
+    async with sessions() as (session,):
+        await session.execute("create table w (id bigint primary key, s text); insert into w values (1, ' 10 ')")
+        wanted = {
+            "s::int, coalesce(s, '1')::int + 1": ["CAST(s AS INTEGER)", "(CAST(COALESCE(s, '1') AS INTEGER) + 1)"],
+            "id, s::int AS x, max(s::uint4) OVER (PARTITION BY (trim(s) || '1')::int)": None,
+            "(SELECT max(s)::int FROM w) + 1": None,
+        }
+        for text, names in wanted.items():
+            found = (await session.execute(f"select * from (select {text} from w) q; select {text} from w"))[-2:]
+            assert found[0].columns == found[1].columns
+            assert names is None or list(found[0].columns) == names
+        assert "error(" not in str(await rows(session, "explain select s::int, (id || '')::int from w"))
+        await session.execute("create materialized view m as select id, s::int from w")
+        while (found := await rows(session, "select * from m")) != [(1, 10)]:
+            assert found == []  # until its first refresh
+        await session.execute("insert into w values (2, '2.4'), (3, null)")
+        result = await rows(session, "select id, try_cast(s as int), try_cast('1.5' as int) from w order by id")
+        assert result == [(1, 10, None), (2, None, None), (3, None, None)]
+        for text in ("s::int", "id from w where id = s", "1 from w where s::uint8 > 1"):
+            with pytest.raises(SqlFailed, match=r"no whole number got=2\.4"):
+                await rows(session, "select " + (text if " from " in text else f"{text} from w"))
+        with pytest.raises(SqlNotSupported, match="COLUMNS"):
+            await rows(session, "select columns(*)::int from w")

@@ -6,10 +6,13 @@ import json
 import math
 import uuid
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from client.sql.support import rows, sessions
 
 from persist.client.sql.errors import SqlError, SqlFailed, SqlSyntax
+from persist.errors import InvalidArgument
 
 TABLE = """
 create table t (id int primary key, s text, n numeric(38, 4), big numeric(38, 0), ok boolean, y bytea, tz timestamptz,
@@ -158,3 +161,93 @@ async def test_a_number_is_rounded_to_its_column_as_in_postgresql(given, kept):
         with pytest.raises(SqlFailed, match="does not fit"):
             await session.execute("insert into p values (2, 100000000::bigint, 0)")
         assert (await session.execute("update p set n = n * 0.5555"))[0].tag == "UPDATE 1"
+
+
+@pytest.mark.parametrize("header", [True, False])
+async def test_a_null_of_one_column_and_lines_within_values_come_back(header, tmp_path):
+    one, notes = tmp_path / "one.csv", tmp_path / "notes.csv"
+    copied = f"with (format csv, header {str(header).lower()})"
+    many = [f'a{number}\n\n{"b" * (number % 60)}"\n' for number in range(12_000)]
+    async with sessions(files=True) as (session,):
+        for table in ("one", "two", "notes", "again"):
+            await session.execute(f"create table {table} (x text)")
+        await session.execute("insert into one values (null), ('a'), (''), (null), ('b'), (null)")
+        await session.execute(f"copy one to '{one}' {copied}; copy two from '{one}' {copied}")
+        assert sorted(map(repr, await rows(session, "select * from two"))) == sorted(
+            map(repr, await rows(session, "select * from one"))
+        )
+        # Beyond the block of a megabyte that is read at once.
+        await session.insert("notes", pa.table({"x": many}))
+        await session.execute(f"copy notes to '{notes}' {copied}; copy again from '{notes}' {copied}")
+        assert sorted(x for (x,) in await rows(session, "select x from again")) == sorted(many)
+
+
+async def test_parameters_stand_beside_each_other_and_before_casts():
+    async with sessions() as (session,):
+        await session.execute("create table t (id int primary key, s text)")
+        await session.execute("INSERT INTO t (id,s) VALUES ($1,$2),($3,$1)", [1, "a", 2])
+        assert await rows(session, "SELECT id,s FROM t WHERE id IN ($1,$2) ORDER BY id", [1, 2]) == [(1, "a"), (2, "1")]
+        assert await rows(session, "SELECT ?::int,?::text, $$a$1,$b$$, $x$$1,$2$x$", ["5", 6]) == [
+            (5, "6", "a$1,$b", "$1,$2")
+        ]
+
+
+@pytest.mark.parametrize("change", ["delete from r where id + 0 = 10", "update r set n = 7 where id + 0 = 10"])
+async def test_a_table_whose_columns_are_called_as_what_numbers_its_rows(change):
+    async with sessions() as (session,):
+        await session.execute('create table r (id int primary key, persist_row int, "Persist_Row_" int, n int)')
+        await session.execute("insert into r values (10, 1, 1, 0), (20, 0, 0, 0)")
+        await session.execute(change)
+        wanted = [(10, 7), (20, 0)] if "update" in change else [(20, 0)]
+        assert await rows(session, "select id, n from r order by id") == wanted
+
+
+LATE = pa.array([86_400_000_000], pa.int64()).view(pa.time64("us"))
+NO_TEXT = pa.array([b"\xff"], pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize("mode", ["wal", "direct"])
+async def test_what_is_no_value_of_a_type_is_refused_before_it_is_in_a_table(mode, tmp_path):
+    path = tmp_path / "late.parquet"
+    pyarrow.parquet.write_table(pa.table({"id": [5], "ends": LATE, "s": ["a"]}), path)
+    async with sessions(files=True) as (session,):
+        await session.execute(
+            f"create table t (id int primary key, ends time, s text) with (mode = {mode}); "
+            "insert into t values (1, '08:00', 'a')"
+        )
+        for text in (
+            "insert into t values (2, time '24:00:00', 'b')",
+            "insert into t select 2, '24:00'::time, 'b'",
+            "update t set ends = '24:00'::time",
+            f"copy t from '{path}'",
+        ):
+            with pytest.raises(InvalidArgument):
+                await session.execute(text)
+        for column in ({"ends": LATE, "s": ["a"]}, {"ends": pa.nulls(1, pa.time64("us")), "s": NO_TEXT}):
+            with pytest.raises(InvalidArgument):
+                await session.insert("t", pa.table({"id": pa.array([3], pa.int32()), **column}))
+        await session.execute("insert into t values (4, '09:00', 'c')")
+        found = await rows(session, "select * from t order by id")
+        assert found == [(1, datetime.time(8), "a"), (4, datetime.time(9), "c")]
+
+
+async def test_numbers_are_divided_and_rounded_as_in_postgresql():
+    async with sessions() as (session,):
+        await session.execute(
+            "create table w (id bigint primary key, i int, n numeric(10, 2), r real);"
+            "insert into w values (2, 2, 1.005::float8, 0.285::real), (3, 3, 0.285::float8, 2.5::real),"
+            " (4, 4, 12345678::float8, null), (5, 1, 1e-9::float8, null)"
+        )
+        assert [n for (n,) in await rows(session, "select n::text from w order by id")] == [
+            "1.01", "0.29", "12345678.00", "0.00",
+        ]  # fmt: skip
+        found = await session.execute(
+            "select sum(id)/count(*), sum(id * 2)/4, sum(i)/4, (sum(id))/(4), sum(id) from w where id < 4;"
+            "select x/4, y from (select sum(id) as x, 1 as y from w) q; select sum(id) over ()/4, id/2 from w"
+        )
+        assert found[0].rows == [(2.5, 2.5, 1, 1.25, 5)]
+        assert found[1].rows == [(3.5, 1)]
+        assert sorted(found[2].rows) == [(3.5, 1), (3.5, 1), (3.5, 2), (3.5, 2)]
+        for number in ("'NaN'::float8", "'-inf'::float8", "1e30::float8"):
+            with pytest.raises(SqlFailed):
+                await session.execute(f"insert into w (id, n) values (9, {number})")

@@ -51,7 +51,8 @@ def made(here: Location, shop: Any) -> None:
 def test_who_stands_still_between_two_statements(
     here: Location, shop: Any, alter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, stood = pieces.TablePiece.rows, []
+    rows = pieces.TablePiece.rows
+    stood: list[Any] = []
 
     def still(self: pieces.TablePiece) -> Any:
         if not stood:
@@ -73,7 +74,8 @@ def test_who_stands_still_between_two_statements(
 def test_who_stands_still_amid_rows(
     here: Location, shop: Any, alter: Any, monkeypatch: pytest.MonkeyPatch, adbc: bool
 ) -> None:
-    rows, ended = snapshot.SnapshotTask.rows, []
+    rows = snapshot.SnapshotTask.rows
+    ended: list[Any] = []
 
     def still(self: snapshot.SnapshotTask) -> Any:
         found = rows(self)

@@ -1,5 +1,7 @@
 """Any number of minters over one remap shard: a loser adopts, and nothing that was answered changes."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from property.core.binding.sources import KINDS, LAW, RULES, SMALL, frontiers, messages
@@ -19,7 +21,7 @@ class RemapShard:
 
     def __init__(self, kind: SourceKind) -> None:
         self.kind = kind
-        self.rows = []
+        self.rows: list[Any] = []
         self.upper = Antichain.of(0)
 
     def compare_and_append(self, batch: Append) -> bool:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from simulation.budget import examples
+from simulation.budget import FULL
 from unit.core.catalog.ddl.world import (
     ME,
     ROWS,
@@ -230,4 +230,4 @@ class Catalogs(RuleBasedStateMachine):
 
 
 TestCatalogs = Catalogs.TestCase
-TestCatalogs.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
+TestCatalogs.settings = settings(max_examples=30 if FULL else 10, stateful_step_count=25, deadline=None)

@@ -69,13 +69,13 @@ class Shard:
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def parts(self, rows: Sequence[Row], owner: WriterId) -> tuple[Part, ...]:
-        """Sorted rows as parts of some rows each."""
+    def parts(self, rows: Sequence[Row], owner: WriterId, since: int = 0) -> tuple[Part, ...]:
+        """Sorted rows, advanced to ``since``, as parts of some rows each."""
         return tuple(
-            self._part(list(rows[at : at + self.per_part]), owner) for at in range(0, len(rows), self.per_part)
+            self._part(list(rows[at : at + self.per_part]), owner, since) for at in range(0, len(rows), self.per_part)
         )
 
-    def _part(self, rows: list[Row], owner: WriterId) -> Part:
+    def _part(self, rows: list[Row], owner: WriterId, since: int) -> Part:
         number = next(self._numbers)
         key = part_key(SHARD, owner, 1, sixteen(number))
         self.rows[key] = rows
@@ -93,6 +93,7 @@ class Shard:
             max_ts=max(times),
             diffs_sum=sum(row[3] for row in rows),
             schema_id=0,
+            consolidated_since=since,
             blocks=(Block(first_key=first[:24], rows=len(rows), row_groups=1, offset=0, length=90, checksum=1),),
         )
 
@@ -137,20 +138,21 @@ class Shard:
         return c.ApplyMerge(inputs=(), output=output, step=step, **named)  # type: ignore[arg-type]  # by name
 
     def _merged(self, parts: Iterable[Part], owner: WriterId, since: Antichain) -> tuple[Part, ...]:
-        return self.parts(consolidated(self.of(parts), since.time or 0), owner)
+        at = since.time or 0
+        return self.parts(consolidated(self.of(parts), at), owner, at)
 
     def _stepped(
         self, view: HollowBatch, step: RangeStep, owner: WriterId, since: Antichain, loses: str
     ) -> list[tuple[Part, ...]]:
         at, below = since.time or 0, step.below
         before = [row for row in self.of(view.parts) if below is None or row[0] < below]
-        merged = self.parts(consolidated(before, at), owner)
+        merged = self.parts(consolidated(before, at), owner, at)
         shown = iter(view.runs)
         rests = []
         for piece in step.pieces:
             cut = list(filter(step.cuts, next(shown).parts)) if piece.count else []
             left = [row for row in self.of(cut) if below is not None and row[0] >= below]
-            rests.append(self.parts(consolidated(left, at), owner) if loses != "rest" else ())
+            rests.append(self.parts(consolidated(left, at), owner, at) if loses != "rest" else ())
         return [(*merged, *rests[0]), *rests[1:]]
 
     # ---- what must be so ---------------------------------------------------------------------------------------------

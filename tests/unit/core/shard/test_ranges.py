@@ -21,7 +21,7 @@ from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
 from persist.core.shard.transitions.apply import apply
 from persist.core.shard.transitions.dispatch import Context
-from persist.errors import InvalidArgument
+from persist.errors import InvalidArgument, InvalidBounds
 from persist.wire.rpc import command_of, method_of, outcome_of, request_of, response_of
 
 ONE = OWNERS[0]
@@ -160,8 +160,8 @@ def test_a_commit_beside_large_batches_plans_nothing_anew(rows: list[Row]) -> No
     for size in (1, 4):
         shard = Shard(**SMALL)
         for number in range(12):
-            shard.commit(shard.append([(key, f"{val}{more}{number}", *rest) for more in range(size)
-                                       for key, val, *rest in rows], 1))  # fmt: skip
+            many = [(key, f"{val}{more}{number}", ts, diff) for more in range(size) for key, val, ts, diff in rows]
+            shard.commit(shard.append(many, 1))
         shard.commit(shard.downgrade(0))
         before = shard.state
         appended = shard.append([(b"zz", "v", 0, 1)], 1)
@@ -185,15 +185,17 @@ def test_what_failed_is_left_aside_while_there_is_anything_else() -> None:
     aside = (bad.batches[0].fingerprint,)
     shard.commit(c.ReleaseCompaction(owner=ONE))
     overwritten(shard, 20)
+    outcome = claimed(shard, aside=aside)
     for _ in range(1_000):
-        outcome = claimed(shard, aside=aside)
         assert isinstance(outcome, c.CompactionClaimed)
         if outcome.batches[0].fingerprint in aside:
             break
         # The claim of its owner is kept while it is asked for again.
         assert claimed(shard, aside=aside) == outcome
         assert shard.commit(shard.merged(outcome, ONE)) == [c.MergeApplied()]
+        outcome = claimed(shard, aside=aside)
     shard.check()
+    assert isinstance(outcome, c.CompactionClaimed)
     assert outcome.step == bad.step
     assert shard.state.trace.rows == 3 * KEYS
     assert runs_of(shard.state) == 3
@@ -415,6 +417,12 @@ def test_a_step_whose_parts_are_out_of_order_in_their_run_is_refused(run: int, a
     shard.check()
 
 
+def test_what_a_step_leaves_of_a_later_run_comes_before_the_rest_of_it() -> None:
+    shard, merge = stepping()
+    with pytest.raises(InvalidArgument, match="not in key order with those beside them"):
+        shard.commit(with_part(merge, 1, 0, key_lower=b"z", key_upper=b"zz"))
+
+
 def test_a_part_that_stays_in_the_batch_cannot_come_again() -> None:
     shard, merge = amid()
     there = next(iter(shard.state.trace.batches)).runs[0].parts[0].key
@@ -442,6 +450,27 @@ def test_a_part_comes_once() -> None:
     with pytest.raises(InvalidArgument, match="named twice"):
         small.commit(with_part(plain, 0, 1, key=plain.output.runs[0].parts[0].key))
     assert small.commit(plain) == [c.MergeApplied()]
+
+
+def test_a_step_or_merge_that_claims_an_older_since_than_its_parts_were_advanced_to_is_refused() -> None:
+    shard, merge = stepping()
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        shard.commit(with_output(merge, desc=since(merge, 0)))
+    assert shard.commit(merge) == [c.MergeApplied()]
+    shard.check()
+    small = holding(*[[(b"k", f"v{number}", 0, 1)] for number in range(8)])
+    outcome = claimed(small)
+    assert isinstance(outcome, c.CompactionClaimed)
+    plain = small.merged(outcome, ONE)
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        small.commit(with_output(plain, desc=since(plain, 0)))
+    assert small.commit(plain) == [c.MergeApplied()]
+    small.check()
+    append = small.append([(b"q", "v", 0, 1)], 1)
+    [run] = append.batch.runs
+    advanced = Run(parts=tuple(dataclasses.replace(part, consolidated_since=9) for part in run.parts))
+    with pytest.raises(InvalidBounds, match="advanced beyond its batch's since"):
+        small.commit(dataclasses.replace(append, batch=dataclasses.replace(append.batch, runs=(advanced,))))
 
 
 def test_a_last_step_leaves_nothing_behind() -> None:

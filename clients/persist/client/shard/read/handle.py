@@ -238,19 +238,15 @@ class ReadHandle(Stays):
         while True:
             self._lease.check()
             with wait.asking():
-                try:
-                    answer = await self._lease.unless_lost(
-                        location.attempts.repeat(
-                            wait.deadline,
-                            lambda seconds: location.shards.snapshot(
-                                self.shard, as_of, reader_id=self.reader_id, timeout=seconds
-                            ),
-                            limit_ms=location.settings.timeout_ms,
-                        )
+                answer = await self._lease.unless_lost(
+                    location.attempts.repeat(
+                        wait.deadline,
+                        lambda seconds: location.shards.snapshot(
+                            self.shard, as_of, reader_id=self.reader_id, timeout=seconds
+                        ),
+                        limit_ms=location.settings.timeout_ms,
                     )
-                except NotReadable:
-                    self._lease.refused(as_of)
-                    raise
+                )
             self._lease.check_history(answer.info)
             if isinstance(answer, SnapshotPlan):
                 self._lease.saw(answer.info.seqno, busy=True)

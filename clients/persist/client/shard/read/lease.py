@@ -18,7 +18,7 @@ from persist.client.shard.same_history import same_history
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
-from persist.errors import LeaseExpired, PersistError, UsageError
+from persist.errors import LeaseExpired, NotReadable, PersistError, UsageError
 from persist.machine.shards import ShardInfo
 from persist.retry.tasks import failed
 
@@ -86,7 +86,6 @@ class Lease:
         self._failure: PersistError | None = None
         self._waiting: dict[asyncio.Timeout, None] = {}
         self._wanted = since
-        self._given_up = since
         self._downgraded_at = location.runtime.monotonic()
         self._loop = asyncio.get_running_loop()
         self._stirred = asyncio.Event()
@@ -104,7 +103,7 @@ class Lease:
             raise type(self._failure)(self._failure.message, hint=self._failure.hint, **self._failure.details)
 
     async def unless_lost(self, waiting: Awaitable[T]) -> T:
-        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone."""
+        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone, by a refusal too."""
         try:
             async with asyncio.timeout(None) as scope:
                 self._waiting[scope] = None
@@ -118,16 +117,10 @@ class Lease:
         except LeaseExpired as error:
             self._fail(error)
             raise
-
-    def refused(self, as_of: Antichain) -> None:
-        """Record that the shard's since lies beyond ``as_of``. Raises LeaseExpired unless this lease gave it up itself.
-
-        SUBTLE: the shard may know the reader all the same. A late attempt to register it is delivered after its lease
-        ran out, and holds what was there to be held by then.
-        """
-        if self._given_up.less_equal(as_of):
-            self._fail(_taken_over(self.reader_id))
-            self.check()
+        except NotReadable:
+            # SUBTLE: since went on without this reader, which may be registered again: as its registration came twice.
+            await self.verify()
+            raise
 
     def pin(self) -> Pin:
         """Hold what a read planned from now on may name, until the pin is moved or released."""
@@ -158,7 +151,6 @@ class Lease:
         self.check()
         outstanding = max(self._asked, self._outstanding())
         self._asked = outstanding
-        self._given_up = self._given_up.join(since)
         command = DowngradeSince(reader_id=self.reader_id, since=since, outstanding_seqno=outstanding)
         attempts = self._location.attempts
         try:

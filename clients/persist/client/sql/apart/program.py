@@ -18,7 +18,7 @@ from persist.client.sql.apart.frames import HEAD_BYTES, batch_in, batch_out, fra
 from persist.client.sql.bind.binding import BoundRelation
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import bound_of
-from persist.client.sql.run.engine import Engine, Limits
+from persist.client.sql.run.engine import Engine, Limits, named
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import KnownColumns
 from persist.errors import PersistError
@@ -106,7 +106,7 @@ class Program:
             assert columns is not None
             schema = pa.ipc.read_schema(pa.py_buffer(columns))
             relations[name] = Piped(each, schema, self._ask)
-        with engine.answered(bound.sql(asked.as_of), relations) as reader:
+        with engine.answered(bound.sql(asked.as_of, named), relations) as reader:
             self._say(("answer", reader.schema.serialize().to_pybytes()))
             for batch in reader:
                 self._say(("rows", batch_out(batch)))

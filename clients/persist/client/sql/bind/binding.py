@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from persist.client.sql.bind import functions
 from persist.client.sql.bind.exact import check_quoted
+from persist.client.sql.bind.integers import Named, whole
 from persist.client.sql.bind.meaning import meant
 from persist.client.sql.errors import SqlError, SqlNotSupported
 from persist.client.sql.parse.positions import where
@@ -90,10 +91,14 @@ class BoundQuery:
     asks_time: bool = False
     nodes: int = 0
 
-    def sql(self, ts: int) -> str:
-        """The query as DuckDB has it, read at a time. Raises SqlNotSupported: it cannot be said there."""
+    def sql(self, ts: int, named: Named) -> str:
+        """The query as DuckDB has it, read at a time. ``named``: see ``run.engine.named``.
+
+        Raises SqlNotSupported: it cannot be said there; SqlFailed: a text in it is no whole number, and has to be one.
+        """
         try:
             query = functions.with_time(self.query, ts) if self.asks_time else self.query
+            query = whole(query, (each.schema for each in self.relations.values()), named)
             return query.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise SqlNotSupported(

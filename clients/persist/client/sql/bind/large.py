@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from persist.client.sql.bind.binding import BoundQuery, Resolving, TooLarge, bind, name_of, query_of
+from persist.client.sql.bind.integers import Named
 from persist.client.sql.bind.pushdown import pushed
 from persist.client.sql.parse.statements import Parsed
 from persist.client.sql.parse.text import parse
@@ -57,11 +58,11 @@ async def bound(
     return found
 
 
-async def said(query: BoundQuery, ts: int, offload: Offload) -> str:
+async def said(query: BoundQuery, ts: int, named: Named, offload: Offload) -> str:
     """As ``BoundQuery.sql``, off the loop if the query is large."""
     if query.nodes <= NODES_MAX:
-        return query.sql(ts)
-    found: str = await offload(query.sql, ts)
+        return query.sql(ts, named)
+    found: str = await offload(query.sql, ts, named)
     return found
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from persist.client.sql.bind.integers import check_whole, is_integer
 from persist.client.sql.errors import SqlFailed, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.extras import extra
@@ -19,8 +20,6 @@ with extra("sql"):
 
 DIGITS_MAX: Final = 38
 """Of a number that is exact."""
-_INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "INT128"})
-_WHOLE: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _AS_POSTGRES: Final = (
     (r"\.0$", ""),
     (r"^(-?\d)(\d{15})(?:\.(\d+))?$", r"\1.\2\3e+15"),
@@ -171,7 +170,8 @@ def _cast(node: exp.Expr) -> exp.Expr:
     word = getattr(getattr(kind, "this", None), "name", "")
     if word in ("VARBINARY", "BINARY") and isinstance(node.this, exp.Literal) and node.this.is_string:
         return exp.convert(bytes_of(str(node.this.this)))
-    _check_integer(node, word)
+    if is_integer(kind) and not isinstance(node, exp.TryCast):
+        check_whole(node.this)
     if word in ("TEXT", "VARCHAR") and (real := _is_real(node.this)):
         return _text_of_real(node, double=real == "DOUBLE")
     if word not in ("VARCHAR", "CHAR", "BPCHAR", "NCHAR", "NVARCHAR") or kind is None:
@@ -181,15 +181,6 @@ def _cast(node: exp.Expr) -> exp.Expr:
         return node
     text = exp.Anonymous(this="left", expressions=[exp.cast(node.this.copy(), "text"), length])
     return text if word in ("VARCHAR", "NVARCHAR") else exp.Anonymous(this="rtrim", expressions=[text])
-
-
-def _check_integer(node: exp.Expr, word: str) -> None:
-    """A text that is no whole number is refused, which DuckDB rounds."""
-    if word not in _INTEGERS or not isinstance(node.this, exp.Literal) or not node.this.is_string:
-        return
-    text = str(node.this.this)
-    if _WHOLE.fullmatch(text) is None:
-        raise SqlFailed("a text is no whole number", hint="such as '5'; '5.5'::numeric::int rounds", got=text[:80])
 
 
 def _is_real(node: exp.Expr) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from persist.client.sql.errors import SqlError, SqlNotSupported
+from persist.client.sql.errors import SqlError, SqlNotSupported, SqlSyntax
 from persist.client.sql.parse.known import only
 from persist.client.sql.parse.statements import (
     Copy,
@@ -46,12 +46,18 @@ def query(tokens: Tokens, end: int | None = None) -> exp.Query:
     while isinstance(found, exp.Paren | exp.Subquery) and not found.args.get("alias") and _plain(found):
         found = found.this
     if isinstance(found, exp.Values):
+        alias = found.args.get("alias")
+        if alias is not None and alias.this is None:
+            line, column = place(tokens.text, first.start if first else 0)
+            raise SqlSyntax("expected a comma between rows", hint="VALUES (1, 'a'), (2, 'b')", line=line, column=column)
         if not found.alias:
             found.set("alias", exp.TableAlias(this=exp.to_identifier("v")))
         found = exp.select("*").from_(found)
     if not isinstance(found, exp.Query):
         line, column = place(tokens.text, first.start if first else 0)
-        raise SqlNotSupported("not a query", hint="a SELECT, VALUES or WITH", line=line, column=column)
+        inside = "WITH stands inside: INSERT INTO name WITH … SELECT …; UPDATE and DELETE take … IN (WITH … SELECT …)"
+        hint = inside if first is not None and first.text.upper() == "WITH" else "a SELECT, VALUES or WITH"
+        raise SqlNotSupported("not a query", hint=hint, line=line, column=column)
     for node in found.walk():
         if isinstance(node, exp.DML | exp.DDL | exp.Command) and not isinstance(node, exp.Query):
             raise SqlNotSupported("a query that writes is not supported", hint="write in a statement of its own")
@@ -134,6 +140,8 @@ def update(tokens: Tokens) -> Update:
         if (name := _column(each.this)) in assignments:
             raise SqlError("a column is given two values", hint="keep one of them", column=name)
         assignments[name] = each.expression
+    if not assignments:
+        raise SqlError("an UPDATE sets a column", hint="SET column = expression, …")
     others = _sources(found.args.get("from_"))
     where = found.args.get("where")
     return Update(table, alias, tuple(assignments.items()), others, where and where.this, _returning(tokens))

@@ -7,6 +7,7 @@ from persist.client.sql.errors import SqlNotSupported, SqlSyntax
 from persist.client.sql.parse import changing, creating, queries
 from persist.client.sql.parse.literals import Cut, cuts
 from persist.client.sql.parse.statements import CommitTransaction, Parsed, Rollback, Statement
+from persist.client.sql.parse.strict import check_whole
 from persist.client.sql.parse.tokens import Params, Tokens, place, tokens_of, tokens_without
 from persist.errors import PersistError
 from persist.runtime import system
@@ -73,9 +74,9 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
     now = system().now_ms() if now_ms is None else now_ms
     given, found = given_params(params), cuts(text)
     in_order = isinstance(params, list | tuple)
-    statements = _statements(text, given, now, found, in_order=in_order) if found else None
+    statements = _statements(text, given, now, found, in_order=in_order, kept=kept) if found else None
     if statements is None:
-        statements = _statements(text, given, now, (), in_order=in_order)
+        statements = _statements(text, given, now, (), in_order=in_order, kept=kept)
     assert statements is not None
     if not kept:
         for each in statements:
@@ -83,7 +84,9 @@ def parse(text: str, params: object = None, *, now_ms: int | None = None, kept: 
     return statements
 
 
-def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut], *, in_order: bool) -> list[Parsed] | None:
+def _statements(
+    text: str, params: Params, now_ms: int, found: Sequence[Cut], *, in_order: bool, kept: bool
+) -> list[Parsed] | None:
     """The statements of a text. None: with the rows that were ``found`` it is not known what they are, or what is
     wrong with them. ``in_order``: values that nothing takes are refused, as another one may have been meant.
     """
@@ -100,7 +103,10 @@ def _statements(text: str, params: Params, now_ms: int, found: Sequence[Cut], *,
     parsed: list[Parsed] = []
     for each in tokens.statements():
         try:
-            parsed.append(_parsed(each, now_ms))
+            statement = _parsed(each, now_ms)
+            if not kept:
+                check_whole(each)
+            parsed.append(statement)
         except PersistError:
             if each.lacks:
                 return None

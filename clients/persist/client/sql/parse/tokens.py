@@ -33,11 +33,34 @@ class Dialect(Postgres):
         """See there."""
 
         COMMANDS: ClassVar[set[TokenType]] = set()
+        # A cast behind a parameter, ``?::int``, is two signs.
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            word: kind for word, kind in Postgres.Tokenizer.KEYWORDS.items() if word != "?::"
+        }
 
 
-_TEXTS: Final = frozenset(
+class _Undollared(Dialect):
+    """Where no text stands between dollars: ``$1,$`` begins one otherwise, as whatever stands between two of them."""
+
+    class Tokenizer(Dialect.Tokenizer):
+        """See there."""
+
+        HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
+        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {**Postgres.Tokenizer.SINGLE_TOKENS, "$": TokenType.PARAMETER}
+
+
+_DOLLARS: Final = re.compile(r"\$(?:[^\W\d]\w*)?\$")
+
+
+def _tokenized(text: str) -> "list[Token]":
+    dialect = Dialect if _DOLLARS.search(text) is not None else _Undollared
+    return list(_numbered(dialect().tokenize(text)))
+
+
+TEXTS: Final = frozenset(
     {TokenType.STRING, TokenType.HEREDOC_STRING, TokenType.BYTE_STRING, TokenType.RAW_STRING, TokenType.UNICODE_STRING}
 )
+"""Tokens that are texts."""
 _WORD: Final = re.compile(r"[^\W\d][\w$]*")
 _RESERVED_WORDS: Final = """
 all and any as asc between by case cast check column constraint create desc distinct do else end except false
@@ -58,7 +81,7 @@ def tokens_of(text: str, params: Params | None = None) -> "Tokens":
     """The tokens of a text. Raises SqlSyntax: a quote or a comment that does not end, or too many tokens."""
     _check_size(text)
     try:
-        return Tokens(text, list(_numbered(Dialect().tokenize(text))), params or {})
+        return Tokens(text, _tokenized(text), params or {})
     except TokenError:
         # What stands there may be secret, and which statement it belongs to is not known.
         raise SqlSyntax("a quote or a comment does not end", hint="close it") from None
@@ -69,7 +92,7 @@ def tokens_without(text: str, params: Params, cuts: Sequence[Cut]) -> "Tokens | 
     short = shortened(text, cuts)
     _check_size(short)
     try:
-        found = restored(text, list(_numbered(Dialect().tokenize(short))), cuts)
+        found = restored(text, _tokenized(short), cuts)
     except TokenError:
         return None
     return None if found is None else Tokens(text, found[0], params, found[1])
@@ -126,6 +149,20 @@ class Tokens:
         return self._tokens[0]
 
     @property
+    def raw(self) -> list[Token]:
+        """All of them."""
+        return self._tokens
+
+    def is_row(self, token: Token) -> bool:
+        """Whether a token stands for rows that are no tokens."""
+        return token.start in self._rows
+
+    def fail_at(self, expected: str, token: Token | None) -> NoReturn:
+        """As ``fail``; None: at the end of the statement."""
+        self.at = len(self._tokens)
+        self.fail(expected, token=token)
+
+    @property
     def source(self) -> str:
         """The characters of the statement."""
         return self.text[self._tokens[0].start : self._tokens[-1].end + 1]
@@ -155,7 +192,7 @@ class Tokens:
             return
         before = ""
         for token in self._tokens:
-            if token.token_type in _TEXTS:
+            if token.token_type in TEXTS:
                 learn_environment({before: token.text})
             elif token.token_type is not TokenType.EQ:
                 before = token.text
@@ -172,7 +209,7 @@ class Tokens:
         for offset, word in enumerate(words):
             at = self.at + ahead + offset
             token = self._tokens[at] if at < len(self._tokens) else None
-            if token is None or token.token_type in _TEXTS or token.token_type is TokenType.IDENTIFIER:
+            if token is None or token.token_type in TEXTS or token.token_type is TokenType.IDENTIFIER:
                 return False
             if token.text.upper() != word:
                 return False
@@ -216,7 +253,7 @@ class Tokens:
         """
         token = self.peek
         quoted = token is not None and token.token_type is TokenType.IDENTIFIER
-        plain = token is not None and token.token_type not in _TEXTS and _WORD.fullmatch(token.text) is not None
+        plain = token is not None and token.token_type not in TEXTS and _WORD.fullmatch(token.text) is not None
         if token is None or not (quoted or (plain and (reserved or token.text.lower() not in RESERVED))):
             self.fail(what, hint="put names that are words of SQL, or have other characters, in double quotes")
         if not 0 < len(token.text) <= NAME_MAX or not token.text.isprintable():
@@ -257,7 +294,7 @@ class Tokens:
     def optional_string(self) -> str | None:
         """A text, if one comes next."""
         token = self.peek
-        if token is None or token.token_type not in _TEXTS:
+        if token is None or token.token_type not in TEXTS:
             return None
         self.at += 1
         return token.text

@@ -14,7 +14,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
-from persist.client.sql.errors import SqlError, SqlFailed, SqlLimit
+from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlError, SqlFailed, SqlLimit
 from persist.errors import PersistError
 from persist.extras import extra
 
@@ -37,6 +37,7 @@ _BEFORE: Final = (
 _KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionContext Error): ")
 
 
+_REFUSED: Final = re.compile(rf"Could not convert string '(.*{REFUSED_MARK}.*)' to ", re.DOTALL)
 _FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, RuntimeError, ValueError)
 
 
@@ -232,8 +233,19 @@ class _QueryThread:
         raise _failure(error) from error
 
 
+def named(expression: str) -> str:
+    """What DuckDB calls a column that is this, and has no name. Raises SqlError: it does not understand it."""
+    try:
+        return str(duckdb.SQLExpression(expression).get_name())
+    except _FAILURES as error:
+        raise _failure(error) from error
+
+
 def _failure(error: Exception) -> SqlError:
     """What DuckDB raised, as it is raised here."""
+    if (refused := _REFUSED.search(str(error))) is not None:
+        got = refused[1].replace(REFUSED_MARK, "", 1)[:80]
+        return SqlFailed(NOT_WHOLE, hint=WHOLE_HINT, got=got)
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
         return SqlLimit("the statement needs more memory than it may have", hint="ask for less, or use Spark")
     known = isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException)

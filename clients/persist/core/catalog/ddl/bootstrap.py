@@ -32,11 +32,12 @@ _CLUSTER: Final = Id(Space.USER, 1)
 def bootstrap(tx: CatalogTransaction) -> None:
     """Put what is missing into a transaction; nothing, where nothing is. What has one of the names stays as it is.
 
+    The database and its schema are of the beginning only: users may drop them, and no id comes a second time.
     Raises OutOfSync.
     """
-    _role(tx)
-    database = _database(tx)
-    _schema(tx, _PUBLIC_SCHEMA, database, SCHEMA_NAME)
+    if tx.get(ROLE, o.RoleKey(SUPERUSER)) is None:
+        _role(tx)
+        _schema(tx, _PUBLIC_SCHEMA, _database(tx), SCHEMA_NAME)
     if tx.find(CLUSTER, (CLUSTER_NAME,)) is None:
         key = o.ClusterKey(_CLUSTER)
         if tx.get(CLUSTER, key) is not None:
@@ -56,11 +57,10 @@ def fingerprint(collection: SystemCollection) -> str:
 
 
 def _role(tx: CatalogTransaction) -> None:
-    if tx.get(ROLE, o.RoleKey(SUPERUSER)) is None:
-        # A role of users may have the name: it is not this one, which is known by its id.
-        name = ROLE_NAME if tx.find(ROLE, (ROLE_NAME,)) is None else f"persist_{ROLE_NAME}"
-        (oid,) = tx.allocate_oids()
-        tx.set(ROLE, o.RoleKey(SUPERUSER), o.Role(name, RoleAttributes(superuser=True, login=True), oid=oid))
+    # A role of users may have the name: it is not this one, which is known by its id.
+    name = ROLE_NAME if tx.find(ROLE, (ROLE_NAME,)) is None else f"persist_{ROLE_NAME}"
+    (oid,) = tx.allocate_oids()
+    tx.set(ROLE, o.RoleKey(SUPERUSER), o.Role(name, RoleAttributes(superuser=True, login=True), oid=oid))
 
 
 def _database(tx: CatalogTransaction) -> Id:

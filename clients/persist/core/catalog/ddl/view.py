@@ -15,7 +15,7 @@ from persist.core.catalog.ddl.resolve import NEAR_MAX, Place, near, places, unkn
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.variables import VARIABLES, hold_rules
 from persist.core.catalog.errors import UnknownObject
-from persist.core.catalog.kept_settings import Stall, grants_of, is_grants, stalled_id
+from persist.core.catalog.kept_settings import Stall, count_of, is_count, stalled_id
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,
@@ -127,7 +127,7 @@ class CatalogView:
         )
         other._described, other._timed = dict(self._described), dict(self._timed)
         other._keeping, other._holds = self._keeping.fork(), dict(self._holds)
-        other._stalls, other._grants = dict(self._stalls), dict(self._grants)
+        other._stalls, other._counts = dict(self._stalls), dict(self._counts)
         return other
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -313,9 +313,9 @@ class CatalogView:
         return self._stalls
 
     @property
-    def grants(self) -> Mapping[o.SettingKey, int]:
-        """How often what roles may do with objects was changed: see ``granted_on``."""
-        return self._grants
+    def counts(self) -> Mapping[o.SettingKey, int]:
+        """How often statements said what holds of objects: see ``counted_on``."""
+        return self._counts
 
     # ---- the rest ----------------------------------------------------------------------------------------------------
 
@@ -387,17 +387,17 @@ class CatalogView:
         self._keeping: Ordered[Id, Id] = Ordered()
         self._holds: dict[Id, NamedHold] = {}
         self._stalls: dict[Id, Stall] = {}
-        self._grants: dict[o.SettingKey, int] = {}
+        self._counts: dict[o.SettingKey, int] = {}
 
     def _said(self, key: o.SettingKey, text: o.Setting | None) -> None:
         if (id := stalled_id(key)) is not None:
             self._stalls.pop(id, None)
             if text is not None and (stall := Stall.of(text)) is not None:
                 self._stalls[id] = stall
-        elif is_grants(key):
-            self._grants.pop(key, None)
-            if text is not None and (count := grants_of(text)) is not None:
-                self._grants[key] = count
+        elif is_count(key):
+            self._counts.pop(key, None)
+            if text is not None and (count := count_of(text)) is not None:
+                self._counts[key] = count
 
     def _put(self, kind: AnyKind, key: AnyKey, value: AnyValue) -> None:
         self._objects[kind][key] = value

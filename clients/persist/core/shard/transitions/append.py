@@ -107,6 +107,7 @@ def check_parts(
         for part in run.parts:
             if part.key is None or part.key not in reused:
                 _check_place(state, writer_id, part)
+                _check_since(part, desc.since)
             _check_form(state, part)
             _check_sizes(part)
             _check_blocks(part)
@@ -127,6 +128,12 @@ def _check_place(state: State, writer_id: WriterId, part: Part) -> None:
             raise InvalidId(
                 "a part must lie under the key of the writer that appends it", key=part.key, writer=writer_id
             )
+
+
+def _check_since(part: Part, since: Antichain) -> None:
+    """SUBTLE: a listen takes all times beyond its batch's since for true ones."""
+    if since.time is not None and part.consolidated_since > since.time:
+        raise InvalidBounds("a part is advanced beyond its batch's since", to=part.consolidated_since, since=since)
 
 
 def _check_form(state: State, part: Part) -> None:

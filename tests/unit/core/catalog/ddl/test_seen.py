@@ -16,14 +16,13 @@ from persist.core.catalog.ddl.statements import (
     CreateSchema,
     CreateTable,
     QualifiedName,
-    SetSystem,
     Statement,
 )
 from persist.core.catalog.errors import NameChanged
 from persist.core.catalog.values import ObjectType
 from persist.core.data.schema import Schema
 
-FREE = {CreateDatabase, CreateRole, SetSystem}
+FREE = {CreateDatabase, CreateRole}
 """What names nothing that is there."""
 ROWS = Schema({"id": pa.int64()})
 PATH = Session(path=(("persist", "a"), ("persist", "public")))
@@ -57,9 +56,11 @@ def test_what_is_made_is_made_in_the_first_schema_of_the_path_that_was_there() -
     assert seen == (
         Seen(ObjectType.SCHEMA, QualifiedName("a", "persist")),
         Seen(ObjectType.SCHEMA, QualifiedName("public", "persist"), public),
+        # Who acts is a name as well.
+        Seen(ObjectType.ROLE, QualifiedName("persist"), str(world.view.role("persist"))),
     )
     check_seen(world.view, seen, PATH)
     world.run(CreateSchema("a"))
     with pytest.raises(NameChanged):
         check_seen(world.view, seen, PATH)
-    assert [each.name.item for each in seen_by(world.view, [create], PATH)] == ["a"]
+    assert [each.name.item for each in seen_by(world.view, [create], PATH)] == ["a", "persist"]

@@ -21,6 +21,7 @@ RING: Final = 256
 """Transactions that move positions, of which the tokens are known."""
 _SLOT: Final = re.compile("0|[1-9][0-9]{0,2}", re.ASCII)
 _NUMBER: Final = re.compile("[1-9][0-9]{0,99}", re.ASCII)
+_IDLE: Final = " idle "
 _HOW: Final = {"refused": True, "done": False}
 
 
@@ -29,9 +30,18 @@ def made_key(token: object) -> SettingKey:
     return own_key(Own.MADE, token)
 
 
-def made_text(executed: Iterable[Executed]) -> str:
-    """The ids that outcomes name, in their order; empty where there is none."""
-    return ",".join("" if each.id is None else str(each.id) for each in executed)
+def made_text(executed: Iterable[Executed], idle: str | None = None) -> str:
+    """The ids that outcomes name, in their order; empty where there is none. ``idle``: the role that asked for what
+    changed nothing, empty if there is none of its name; None: something was changed.
+    """
+    ids = ",".join("" if each.id is None else str(each.id) for each in executed)
+    return ids if idle is None else f"{ids}{_IDLE}{idle}"
+
+
+def idle_of(setting: Setting | None) -> str | None:
+    """The role whose request changed nothing, of which this was kept; None: it changed something, or is not known."""
+    _, is_idle, role = ("", "", "") if setting is None else setting.value.partition(_IDLE)
+    return role if is_idle else None
 
 
 def made_of(setting: Setting | None, count: int) -> Sequence[Id | None]:
@@ -43,7 +53,8 @@ def made_of(setting: Setting | None, count: int) -> Sequence[Id | None]:
 def made_ids(setting: Setting) -> Sequence[Id | None] | None:
     """The ids that were kept; None: the library did not write this."""
     try:
-        return [Id.parse(each) if each else None for each in setting.value.split(",")]
+        ids, _, _ = setting.value.partition(_IDLE)
+        return [Id.parse(each) if each else None for each in ids.split(",")]
     except (InvalidId, ValueError):
         return None
 

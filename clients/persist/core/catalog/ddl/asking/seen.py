@@ -14,7 +14,7 @@ from persist.core.catalog.ddl.resolve import databases, new_places
 from persist.core.catalog.ddl.statements import QualifiedName, Statement
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import NameChanged, UnknownObject
-from persist.core.catalog.kept_settings import granted_on, place_of
+from persist.core.catalog.kept_settings import counted_on, place_of
 from persist.core.catalog.values import Id, ObjectType, RoleRef, Space
 
 SEEN_MAX: Final = 4_000
@@ -26,7 +26,8 @@ SEEN_OF_MOVE_MAX: Final = 4
 class Seen(NamedTuple):
     """``id`` of what had a name; empty: nothing. ``kind`` of what is named: see CONTAINERS; else it is an item.
 
-    ``grants``: how often what roles may do with it had been changed, for who is about to; None: that does not matter.
+    ``grants``: how often statements had said what holds of it, for who is about to: GRANT and REVOKE, and each that
+    ``counted`` has; None: that does not matter.
     """
 
     kind: ObjectType
@@ -35,26 +36,30 @@ class Seen(NamedTuple):
     grants: int | None = None
 
 
+_ENVIRONMENT: Final = (ObjectType.SYSTEM, QualifiedName("system"))
+
 Meant: TypeAlias = tuple[tuple[ObjectType, QualifiedName], ...]
 """Names of which the first one that something has is meant."""
 
 
 def seen_by(view: CatalogView, statements: Iterable[Statement], session: Session) -> tuple[Seen, ...]:
-    """What the names of statements mean in a view, each once; those of what they make are left out.
+    """What the names of statements mean in a view, each once, that of the acting role among them; those of what they
+    make are left out.
 
     In a catalog without an environment nothing means anything yet.
     """
     given = list(statements) if view.roles else []
     found: dict[tuple[ObjectType, QualifiedName], Id | RoleRef | None] = {}
-    for meant in (each for statement in given for each in meant_by(statement, session)):
+    acting = [((ObjectType.ROLE, QualifiedName(session.role)),)] if given else []
+    for meant in (*(each for statement in given for each in meant_by(statement, session)), *acting):
         for kind, name in meant:
             key = place_of(kind), name
             if key not in found:
                 found[key] = _meaning(view, *key, session)
             if found[key] is not None:
                 break
-    granted = {(place_of(each.kind), each.name) for each in given if isinstance(each, ddl.Grant)}
-    return tuple(_seen(view, key, id, granted=key in granted) for key, id in found.items())
+    about = {(place_of(kind), name) for statement in given for kind, name in counted(statement)}
+    return tuple(_seen(view, key, id, is_counted=key in about) for key, id in found.items())
 
 
 def check_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> None:
@@ -69,13 +74,13 @@ def checking_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> 
     """``check_seen``, which stops after each name: thousands, along a long path, take a while."""
     for each in seen:
         now = _meaning(view, each.kind, each.name, session)
-        there = granted_on(each.kind, "" if now is None else str(now))
-        if each.grants is not None and view.grants.get(there, 0) != each.grants:
+        there = counted_on(each.kind, "" if now is None else str(now))
+        if each.grants is not None and view.counts.get(there, 0) != each.grants:
             raise NameChanged(
-                "what roles may do with this was changed since the statement was given",
-                hint="nothing happened: look who may do what, and give the statement again",
+                "what holds of this was changed since the statement was given",
+                hint="nothing happened: look what it is now, and give the statement again",
                 name=each.name,
-                grants=view.grants.get(there, 0),
+                grants=view.counts.get(there, 0),
             )
         if now is not None and str(now) != each.id and (each.id or now.space is Space.USER):
             raise NameChanged(
@@ -89,10 +94,10 @@ def checking_seen(view: CatalogView, seen: Sequence[Seen], session: Session) -> 
 
 
 def _seen(
-    view: CatalogView, key: tuple[ObjectType, QualifiedName], known: Id | RoleRef | None, *, granted: bool
+    view: CatalogView, key: tuple[ObjectType, QualifiedName], known: Id | RoleRef | None, *, is_counted: bool
 ) -> Seen:
     (kind, name), id = key, "" if known is None else str(known)
-    return Seen(kind, name, id, view.grants.get(granted_on(kind, id), 0) if granted else None)
+    return Seen(kind, name, id, view.counts.get(counted_on(kind, id), 0) if is_counted else None)
 
 
 def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: Session) -> Id | RoleRef | None:
@@ -115,11 +120,32 @@ def _meaning(view: CatalogView, kind: ObjectType, name: QualifiedName, session: 
         return None
 
 
+def counted(statement: Statement) -> tuple[tuple[ObjectType, QualifiedName], ...]:
+    """The objects of which a statement says what holds from now on, whatever held before: one that is late would undo
+    what a later one said.
+    """
+    match statement:
+        case ddl.Grant(kind=kind, name=name) | ddl.SetOwner(kind=kind, name=name) | ddl.CommentOn(kind=kind, name=name):
+            return ((kind, name),)
+        case ddl.SetRetain(name=name):
+            return ((ObjectType.TABLE, name),)
+        case ddl.Rename(kind=kind, name=name, to=to, swap=swap):
+            return ((kind, name), *([(kind, name._replace(item=to))] if swap else []))
+        case ddl.CreateView(name=name, replace=True):
+            return ((ObjectType.TABLE, name),)
+        case ddl.SetSystem():
+            return (_ENVIRONMENT,)
+        case _:
+            return ()
+
+
 def meant_by(statement: Statement, session: Session) -> Iterator[Meant]:
     """What of a statement is to mean something that is there: what it is about, reads, and is made in."""
     match statement:
-        case ddl.CreateDatabase() | ddl.CreateRole() | ddl.SetSystem():
+        case ddl.CreateDatabase() | ddl.CreateRole():
             return
+        case ddl.SetSystem():
+            yield (_ENVIRONMENT,)
         case ddl.CreateSchema(database=database):
             yield ((ObjectType.DATABASE, QualifiedName(database or databases(session)[0])),)
         case ddl.CreateTable(name=name) | ddl.CreateSource(name=name) | ddl.Adopt(name=name):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from persist.core.catalog.ddl.asking.outcomes import made_ids, moves_of
-from persist.core.catalog.kept_settings import Own, Stall, about, grants_of, own_of, stalled_id
+from persist.core.catalog.kept_settings import Own, Stall, about, count_of, own_of, stalled_id
 from persist.core.catalog.objects import Setting, SettingKey
 from persist.core.ids import ShardId, Token
 from persist.errors import PersistError
@@ -20,7 +20,7 @@ READERS: Final[Mapping[Own, Reads]] = {
     Own.MOVED: lambda key, setting: moves_of(key, setting) is not None,
     Own.GONE: lambda key, _: _parses(ShardId.parse, about(Own.GONE, key)),
     Own.STALLED: lambda key, setting: stalled_id(key) is not None and Stall.of(setting) is not None,
-    Own.GRANTED: lambda _, setting: grants_of(setting) is not None,
+    Own.GRANTED: lambda _, setting: count_of(setting) is not None,
 }
 
 

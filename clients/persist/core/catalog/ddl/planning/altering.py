@@ -15,7 +15,6 @@ from persist.core.catalog.ddl.planning.context import COLLECTIONS, RELATIONS, Pl
 from persist.core.catalog.ddl.resolve import check_new_name, databases, near, unknown
 from persist.core.catalog.ddl.statements import CommentOn, Grant, QualifiedName, Rename, SetOwner, SetRetain
 from persist.core.catalog.errors import UnknownObject
-from persist.core.catalog.kept_settings import granted_on, place_of
 from persist.core.catalog.kinds import (
     CLUSTER,
     COMMENT,
@@ -75,6 +74,7 @@ def rename(it: Planning, statement: Rename) -> Executed:
     renamed = [(o.ItemKey(each.id), replace(it.view.item(each.id), name=new.item)) for each, new in pairs]
     it.put_all(ITEM, renamed)
     for each, new in pairs:
+        it.counted(each.kind, each.id)
         it.audit(AuditEventType.ALTER, each.kind, AuditRenamedV1(str(each.id), str(each.name), str(new)))
     return Executed(tag, found.id, str(to))
 
@@ -104,6 +104,7 @@ def _rename_place(it: Planning, tag: str, statement: Rename) -> Executed:
     for id in (id for schema in schemas for id in it.view.in_schema(schema)):
         _check_unquoted(it, it.view.get(id))
     it.put(kind, key, replace(row, name=new))
+    it.counted(statement.kind, key.id)
     full_new = _target_name(it, kind, key)
     it.audit(AuditEventType.ALTER, statement.kind, AuditRenamedV1(str(key.id), full, full_new))
     return Executed(tag, None, full_new)
@@ -118,6 +119,7 @@ def set_owner(it: Planning, statement: SetOwner) -> Executed:
     if not p.is_superuser(it.view, it.role) and role not in p.roles_of(it.view, it.role):
         raise p.missing(it.view, it.role, "membership", ObjectType.ROLE, statement.role, role)
     it.put(kind, key, replace(row, owner=role))
+    it.counted(statement.kind, key.id)
     old, new = p.role_name(it.view, row.owner), p.role_name(it.view, role)
     it.altered(statement.kind, key.id, full, "owner", old, new)
     return Executed(f"ALTER {statement.kind.words.upper()}", key.id, full)
@@ -137,6 +139,9 @@ def set_retain(it: Planning, statement: SetRetain) -> Executed:
         it.altered(item.item_type, id, str(it.view.name_of(id)), "retain history", old, new)
         if item.item_type in COLLECTIONS:
             it.changed[id] = None
+    # Of a source it is said of all that it feeds, and of that by itself, too: whichever was last holds.
+    for id in dict.fromkeys((found.id, *fed, *([] if found.fed_by is None else [found.fed_by]))):
+        it.counted(found.kind, id)
     return Executed(f"ALTER {statement.kind.words.upper()}", found.id, str(found.name))
 
 
@@ -157,7 +162,7 @@ def grant(it: Planning, statement: Grant) -> Executed:
     for role in roles:
         acls = p.granted(acls, role, it.role, mode_bits, revoke=statement.revoke)
     it.put(kind, key, replace(row, acls=acls))
-    _counted(it, place_of(statement.kind), str(key.id))
+    it.counted(statement.kind, key.id)
     event = AuditEventType.REVOKE if statement.revoke else AuditEventType.GRANT
     before, after = p.letters(row.acls), p.letters(acls)
     it.audit(event, what, AuditAlteredV1(str(key.id), full, "privileges", before, after))
@@ -179,14 +184,8 @@ def _grant_in_system(it: Planning, tag: str, statement: Grant, roles: list[RoleR
             after = have & ~mode_bits if statement.revoke else have | mode_bits
             it.put(SYSTEM_PRIVILEGE, each, o.SystemPrivilege(after) if after else None)
         it.audit(event, ObjectType.SYSTEM, AuditNamedV1(str(role), statement.privileges))
-    _counted(it, ObjectType.SYSTEM, "")
+    it.counted(ObjectType.SYSTEM, "")
     return Executed(tag, None, "the environment")
-
-
-def _counted(it: Planning, place: ObjectType, id: str) -> None:
-    """SUBTLE: also where nothing was changed: a GRANT that comes late is not to undo the REVOKE that found nothing."""
-    key = granted_on(place, id)
-    it.keep(key, o.Setting(str(it.view.grants.get(key, 0) + 1)))
 
 
 def comment_on(it: Planning, statement: CommentOn) -> Executed:
@@ -202,6 +201,7 @@ def comment_on(it: Planning, statement: CommentOn) -> Executed:
     # Roles and items have ids of one form.
     at = o.CommentKey(what, Id(key.id.space, key.id.number), column)
     it.put(COMMENT, at, None if statement.text is None else o.Comment(statement.text))
+    it.counted(statement.kind, key.id)
     named = full if statement.column is None else f"{full}.{statement.column}"
     it.audit(AuditEventType.COMMENT, what, AuditNamedV1(str(key.id), named))
     return Executed("COMMENT", key.id if isinstance(key.id, Id) else None, named)

@@ -5,7 +5,7 @@ Everything is read through the transaction, so that whatever changes meanwhile i
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from persist.core.catalog import objects as o
 from persist.core.catalog.ddl import privileges as p
@@ -16,6 +16,7 @@ from persist.core.catalog.ddl.resolve import check_new_name, near, new_places, p
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.ddl.view import CatalogView
 from persist.core.catalog.errors import OutOfSync, UniquenessViolation
+from persist.core.catalog.kept_settings import counted_on, place_of
 from persist.core.catalog.kinds import AUDIT_LOG, ITEM, SCHEMA, SETTING, STORAGE_COLLECTION_METADATA, Kind
 from persist.core.catalog.snapshot import Change
 from persist.core.catalog.transaction import CatalogTransaction
@@ -53,6 +54,10 @@ RELATIONS = frozenset(
 """What may be read by name in a query."""
 COLLECTIONS = frozenset({ObjectType.TABLE, ObjectType.SUBSOURCE, ObjectType.MATERIALIZED_VIEW, ObjectType.INDEX})
 """What is stored, and has a since and an upper of its own."""
+
+
+UNASKED: Final = "unasked"
+"""The ids of collections whose frontiers are needed as well, by commas."""
 
 
 @dataclass(slots=True)
@@ -105,6 +110,19 @@ class Planning:
         before = self.tx.get(SETTING, key)
         self.tx.keep(key, value)
         self.view.apply([Change(SETTING, key, before, value)])
+
+    def counted(self, kind: ObjectType, id: object) -> None:
+        """One more statement has said what holds of an object from now on; ``id`` empty: of the environment.
+
+        SUBTLE: also where that held before: one that comes late is not to undo a later one that found nothing to do.
+        """
+        key = counted_on(place_of(kind), str(id))
+        self.keep(key, o.Setting(str(self.view.counts.get(key, 0) + 1)))
+
+    def uncounted(self, kind: ObjectType, id: object) -> None:
+        """The object is gone, and its id with it."""
+        if (key := counted_on(place_of(kind), str(id))) in self.view.counts:
+            self.keep(key, None)
 
     def audit(
         self, event: AuditEventType, kind: ObjectType, details: AuditNamedV1 | AuditRenamedV1 | AuditAlteredV1
@@ -258,11 +276,12 @@ class Planning:
             self.fresh[id] = Antichain.of(born)
 
     def implied(self, ids: Iterable[Id]) -> dict[Id, Antichain]:
-        """ic of collections. Raises OutOfSync where it was not asked: names have come to mean something else.
+        """ic of collections. Raises OutOfSync with UNASKED where it was not asked: names have come to mean something
+        else, or do so by a statement before this one.
 
         Raises InvalidArgument for shards that this transaction adopted.
         """
-        found = {}
+        found, missing = {}, []
         for id in ids:
             if id in self.fresh:
                 found[id] = self.fresh[id]
@@ -275,9 +294,14 @@ class Planning:
                     name=str(self.view.name_of(id)),
                 )
             else:
-                raise OutOfSync(
-                    "the times of a collection are not known", hint="run the transaction again", updates=0, keys=id
-                )
+                missing.append(str(id))
+        if missing:
+            raise OutOfSync(
+                "the times of a collection are not known",
+                hint="run the transaction again",
+                updates=0,
+                **{UNASKED: ",".join(missing)},
+            )
         return found
 
     def effects(self) -> Effects:

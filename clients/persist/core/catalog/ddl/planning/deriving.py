@@ -73,6 +73,7 @@ def _replace(it: Planning, tag: str, old: Described, details: ItemDetails, sql: 
         global_id=before.global_id,
         details=details,
     )
+    it.counted(ObjectType.VIEW, old.id)
     it.put(ITEM, o.ItemKey(old.id), item)
     it.altered(ObjectType.VIEW, old.id, str(old.name), "query", old.query, details.query)
     return Executed(tag, old.id, str(old.name))

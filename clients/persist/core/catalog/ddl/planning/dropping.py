@@ -15,7 +15,6 @@ from persist.core.catalog.ddl.planning.context import Planning
 from persist.core.catalog.ddl.planning.creating import gone_key
 from persist.core.catalog.ddl.resolve import databases, unknown
 from persist.core.catalog.ddl.statements import Drop, Leave, QualifiedName
-from persist.core.catalog.kept_settings import granted_on
 from persist.core.catalog.kinds import (
     COMMENT,
     CURSOR,
@@ -71,6 +70,7 @@ def drop(it: Planning, statement: Drop) -> Executed:
     for database in chosen:
         row = it.view.databases[database]
         _forget_comments(it, ObjectType.DATABASE, database)
+        it.uncounted(ObjectType.DATABASE, database)
         it.put(DATABASE, o.DatabaseKey(database), None)
         it.audit(AuditEventType.DROP, ObjectType.DATABASE, AuditNamedV1(str(database), row.name))
     notices = [f"{statement.kind.words} {', '.join(missing)} does not exist, skipping"] if missing else []
@@ -128,8 +128,7 @@ def forget_items(it: Planning, ids: Iterable[Id], *, left: Collection[Id] = ()) 
         for shard in (each.data, each.remap):
             if shard is not None:
                 _forget_shard(it, id, shard, stays=id in left)
-        if (counted := granted_on(ObjectType.TABLE, str(id))) in it.view.grants:
-            it.keep(counted, None)
+        it.uncounted(ObjectType.TABLE, id)
         it.audit(AuditEventType.DROP, each.kind, AuditNamedV1(str(id), str(each.name)))
     it.put_all(ITEM, [(o.ItemKey(id), None) for id in gone])
 
@@ -216,6 +215,7 @@ def _forget_schema(it: Planning, id: Id) -> None:
     row = it.view.schemas[id]
     database = "" if row.database_id is None else it.view.databases[row.database_id].name + "."
     _forget_comments(it, ObjectType.SCHEMA, id)
+    it.uncounted(ObjectType.SCHEMA, id)
     it.put(SCHEMA, o.SchemaKey(id), None)
     it.audit(AuditEventType.DROP, ObjectType.SCHEMA, AuditNamedV1(str(id), database + row.name))
 
@@ -239,6 +239,8 @@ def _drop_roles(it: Planning, tag: str, statement: Drop) -> Executed:
             raise InvalidArgument("the system made this, and it cannot be dropped", kind="role", name=name.item)
         _check_unused(it, role, name.item)
         it.put(ROLE, o.RoleKey(role), None)
+        it.uncounted(ObjectType.ROLE, role)
+        _forget_comments(it, ObjectType.ROLE, Id(role.space, role.number))
         it.audit(AuditEventType.DROP, ObjectType.ROLE, AuditNamedV1(str(role), name.item))
     notice = f"role {', '.join(missing)} does not exist, skipping" if missing else ""
     return Executed(tag, None, ", ".join(map(str, statement.names)), notice)

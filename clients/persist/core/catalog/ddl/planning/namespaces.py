@@ -75,6 +75,7 @@ def set_system(it: Planning, statement: SetSystem) -> Executed:
     before = it.view.variables[statement.name]
     value = None if statement.value is None else o.SystemConfiguration(statement.value)
     it.put(SYSTEM_CONFIGURATION, o.SystemConfigurationKey(statement.name), value)
+    it.counted(ObjectType.SYSTEM, "")
     after = it.view.variables[statement.name]
     it.altered(ObjectType.SYSTEM, statement.name, statement.name, "value", before, after)
     return Executed("ALTER SYSTEM", None, statement.name)
