@@ -43,9 +43,9 @@ class Settings:
     written_cache_bytes: int = 32 << 20
     """What a process keeps of the small parts that it has just written, so that compacting them reads nothing back from
     Blob. 0: nothing."""
-    compaction_parts_max: int = 3_000
+    compaction_parts_max: int = 1_000
     """Parts that are merged by one compaction, and fewer where their descriptions fill its message: some 110 GB of the
-    largest parts. What is killed begins anew."""
+    largest parts. What is killed begins anew; and the event loop is held while that many are replaced in a state."""
     compaction_step_parts_max: int = 64
     """Parts that a step takes on, of which larger compactions consist: at least two for each run. One that is killed
     begins its step anew, and others of its shard wait for it."""

@@ -25,6 +25,9 @@ MALLOC_OPTIONS: Final = ((-8, 2), (-3, 256 << 10), (-1, 1 << 20))
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread that computes keeps the event loop waiting, a tenth of Python's default: the loop comes first."""
 
+GARBAGE_AFTER: Final = (100_000, 50, 100)
+"""Objects, and rounds of the generations below, after which cycles are looked for."""
+
 
 class Stoppable(Protocol):
     """What serves, and ends in order."""
@@ -75,7 +78,7 @@ def settle_memory() -> None:
     _give_memory_back()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(*GARBAGE_AFTER)
 
 
 def _give_memory_back() -> None:

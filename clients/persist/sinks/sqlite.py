@@ -126,7 +126,7 @@ class SqliteSink:
 
     @contextmanager
     def _begun(self) -> Iterator[sqlite3.Connection]:
-        forks.check_inherited(self._path)
+        forks.check_inherited(str(self._path))
         try:
             connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)
         except sqlite3.Error as error:

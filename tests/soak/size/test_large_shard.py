@@ -11,6 +11,7 @@ from soak.support import LIMIT_SECONDS, live_batches, pick
 
 from persist.core.ids import ShardId
 from persist.machine.compaction.compactor import Compactor
+from persist.settings import Settings
 
 BATCHES, PARTS, APART = pick(1_500, 100_000), pick(400, 20_000), 10
 CALL_SECONDS = 600
@@ -20,7 +21,7 @@ ALONE = {
     "PERSIST_SHARD_BATCHES_MAX": "1000000",
     "PERSIST_SHARD_PARTS_MAX": "1000000",
     # So that the few parts of the quick form are too many for one claim, too.
-    "PERSIST_COMPACTION_PARTS_MAX": str(pick(60, 3_000)),
+    "PERSIST_COMPACTION_PARTS_MAX": str(pick(60, Settings().compaction_parts_max)),
     "PERSIST_COMPACTION_STEP_PARTS_MAX": str(pick(20, 64)),
 }
 

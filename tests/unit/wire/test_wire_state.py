@@ -11,6 +11,7 @@ from random import Random
 from typing import cast
 
 import pytest
+from sure import sure
 from google.protobuf.message import Message
 from unit.core.shard.sample import AFTER, BEFORE, FIRST, SECOND, SHARD, WRITER
 
@@ -86,8 +87,8 @@ def test_golden_diff_of_a_batch_that_changed_by_parts():
     assert encode_diff(diff(before, after), SHARD) == data
     change = decode_diff(data, SHARD, 302)
     assert apply_diff(before, change) == after
-    [splice] = change.spine.splices
-    assert [(each.run, each.at, each.count, len(each.come)) for each in splice.changed.runs] == [
+    [splice] = sure(change.spine).splices
+    assert [(each.run, each.at, each.count, len(each.come)) for each in sure(splice.changed).runs] == [
         (0, 1, 1, 1),
         (2, 0, 1, 0),
     ]

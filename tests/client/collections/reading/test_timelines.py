@@ -207,7 +207,7 @@ async def test_a_transaction_reads_its_timedomain_at_one_time():
             await second.insert([{"id": 2, "name": "a"}])
             later = await transaction.read([items.by_name["second"], items.by_name["first"]])
             assert later.ts == began.ts
-            contents = {id: await snapshot.to_pylist() for id, snapshot in later.snapshots.items()}
+            contents = {id: await as_a(Snapshot, snapshot).to_pylist() for id, snapshot in later.snapshots.items()}
             assert contents == {
                 items.by_name["first"].id: [{"id": 1, "name": "a", "diff": 1}],
                 items.by_name["second"].id: [],
