@@ -16,7 +16,7 @@ from persist.typed import Fields, Record
 from persist_cli.options import EXIT_FAILED, Invocation
 from persist_cli.output import Closed, Effect, Output, OutputFailed
 from persist_cli.partly import SAID_OF, PartlyDone, happened
-from persist_cli.terminal import styled
+from persist_cli.terminal import STYLED
 from persist_cli.times import dated_details
 from persist_cli.tree import tree, words
 
@@ -32,6 +32,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     invocation = Invocation(arguments=arguments, environ=environ, vocabulary=words)
     output = Output(sys.stdout or Closed())
+    STYLED.set(not environ.get("NO_COLOR"))
     with contextlib.redirect_stderr(cast(TextIO, _Hushed(sys.stderr, invocation))):
         with contextlib.redirect_stdout(cast(TextIO, output)):
             code = _run(arguments, invocation, output)
@@ -63,7 +64,7 @@ class _Hushed:
 
 @functools.cache
 def _command(branch: str) -> Callable[..., object]:
-    if not styled():
+    if not STYLED.get():
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None
@@ -103,14 +104,8 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
         meant, words = _meant(error), invocation.arguments
         if "--json" in words[: words.index("--") if "--" in words else None]:
             hint = {"hint": meant} if meant else {}
-            _tell_program(
-                {
-                    "error": "USAGE",
-                    "message": error.message if hasattr(error, "message") else str(error),
-                    "details": {},
-                    **hint,
-                }
-            )
+            describe = getattr(error, "format_message", error.__str__)
+            _tell_program({"error": "USAGE", "message": describe(), "details": {}, **hint})
             return int(error.exit_code)
         error.show()
         if meant:
@@ -142,7 +137,7 @@ def _explain(error: Exception, invocation: Invocation, happened: str = "", done:
     if invocation.json:
         _tell_program(told)
     else:
-        typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() and styled() else None)
+        typer.secho(f"persist: {line}", err=True, fg=typer.colors.RED if sys.stderr.isatty() and STYLED.get() else None)
     return code
 
 

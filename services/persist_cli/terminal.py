@@ -6,9 +6,9 @@ import itertools
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import date, datetime, time
 from typing import Any, Final, TypeAlias
 
@@ -56,9 +56,8 @@ def json_value(value: object) -> object:
     return str(value)
 
 
-def styled() -> bool:
-    """Whether words may be in colours, or bold: not where NO_COLOR says so."""
-    return not os.environ.get("NO_COLOR")
+STYLED: Final = ContextVar("styled", default=True)
+"""Whether words may be in colours, or bold."""
 
 
 NARROW: Final = 60
@@ -88,7 +87,7 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
     width = None if sys.stdout.isatty() else 200
-    console = Console(width=width, highlight=False, soft_wrap=False, color_system="auto" if styled() else None)
+    console = Console(width=width, highlight=False, soft_wrap=False, color_system="auto" if STYLED.get() else None)
     body: Any = table
     if len(columns) > 1 and rows and _breaks_words(console, table):
         pairs = [(str(shown(name)), value) for name, value in rows] if tuple(columns[1:]) == VALUES else []
@@ -234,7 +233,7 @@ def progress(what: str, total: int | None = None, *, unit: str = "rows") -> Iter
         TimeElapsedColumn(),
     )
     with Progress(
-        *columns, console=Console(stderr=True, color_system="auto" if styled() else None), transient=True
+        *columns, console=Console(stderr=True, color_system="auto" if STYLED.get() else None), transient=True
     ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda rows: bar.update(task, advance=rows)

@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,19 +28,37 @@ class Block:
     line: int
 
 
-def parsing(delimiter: str, **more: Any) -> csv.ParseOptions:
+def parsing(
+    delimiter: str,
+    *,
+    ignore_empty_lines: bool = True,
+    invalid_row_handler: Callable[[csv.InvalidRow], Literal["skip", "error"]] | None = None,
+) -> csv.ParseOptions:
     """How CSV is taken apart, by all that read it: what is in quotes may have line breaks."""
-    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, **more)
+    return csv.ParseOptions(
+        delimiter=delimiter,
+        newlines_in_values=True,
+        ignore_empty_lines=ignore_empty_lines,
+        invalid_row_handler=invalid_row_handler,
+    )
 
 
-def converting(types: Mapping[str, pa.DataType], **more: Any) -> csv.ConvertOptions:
+def converting(
+    types: Mapping[str, pa.DataType],
+    *,
+    include_columns: list[str] | None = None,
+    true_values: list[str] | None = None,
+    false_values: list[str] | None = None,
+) -> csv.ConvertOptions:
     """What cells of CSV mean, to all that read it: an empty one is null; NA, NULL and a quoted empty one are texts."""
     return csv.ConvertOptions(
         column_types=dict(types),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
-        **more,
+        include_columns=include_columns,
+        true_values=true_values,
+        false_values=false_values,
     )
 
 
@@ -126,7 +144,7 @@ def _row(delimiter: bytes) -> re.Pattern[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TextRow:
     """A row of CSV that is not empty: where it is in its block, and in which line of the file it begins."""
 
     begin: int
@@ -134,24 +152,24 @@ class Row:
     line: int
 
 
-def csv_rows(block: Block, delimiter: str) -> Iterator[Row]:
+def csv_rows(block: Block, delimiter: str) -> Iterator[TextRow]:
     """The rows of a block that Arrow takes for rows. One by one: for what is wrong with them, and for headers."""
     pattern, at, line = _row(delimiter.encode()), 0, block.line
     while at < len(block.data) and (found := pattern.match(block.data, at)):
         text = found.group()
         if text.strip(b"\r\n"):
-            yield Row(at, found.end(), line)
+            yield TextRow(at, found.end(), line)
         line += _line_ends(text)
         at = found.end()
 
 
-def json_rows(block: Block) -> Iterable[Row]:
+def json_rows(block: Block) -> Iterable[TextRow]:
     """The lines of a block that are not blank, if each begins an object; nothing where objects are over several."""
     rows, at = [], 0
     for number, text in enumerate(block.data.split(b"\n")):
         if stripped := text.strip():
             if not stripped.startswith(b"{"):
                 return []
-            rows.append(Row(at, at + len(text) + 1, block.line + number))
+            rows.append(TextRow(at, at + len(text) + 1, block.line + number))
         at += len(text) + 1
     return rows

@@ -128,18 +128,18 @@ def _column(rows: Rows, at: int, kind: pa.DataType) -> ArrowArray:
     column = rows.batch.column(at)
     try:
         return cast_exactly(column, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        low, high = 0, len(column)  # the first row that fails is among these
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                cast_exactly(column.slice(low, middle - low), kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as found:
-                error, high = found, middle
-            else:
-                low = middle
-        said = f"column {rows.batch.schema.names[at]}: {str(error).splitlines()[0]}"
-        raise pa.ArrowInvalid(said + _in_line(rows, low)) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        refused = error
+    low, high = 0, len(column)  # the first row that is refused is among these
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            cast_exactly(column.slice(low, middle - low), kind)
+            low = middle
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            refused, high = error, middle
+    said = f"column {rows.batch.schema.names[at]}: {str(refused).splitlines()[0]}"
+    raise pa.ArrowInvalid(said + _in_line(rows, low)) from refused
 
 
 def _in_line(rows: Rows, index: int) -> str:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json
 
 from persist.arrow import ArrowChunks
-from persist.arrow.blocks import Block, Row, converting, csv_blocks, csv_rows, json_blocks, json_rows, parsing
+from persist.arrow.blocks import Block, TextRow, converting, csv_blocks, csv_rows, json_blocks, json_rows, parsing
 from persist.arrow.guessed import NotKept, check_json, floats_of, may_change
 from persist.errors import InvalidArgument
 
@@ -55,7 +55,7 @@ def read_csv(delimiter: str) -> "Reader":
     return rows
 
 
-def _after(block: Block, row: Row, line: int) -> Block:
+def _after(block: Block, row: TextRow, line: int) -> Block:
     text = block.data[row.begin : row.end]
     ends = text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
     return Block(block.data[row.end :], line + ends)
@@ -225,7 +225,7 @@ def _at_an_end(floats: ArrowChunks) -> bool:
     return bool(pc.any(pc.or_(pc.is_inf(floats), pc.equal(floats, 0))).as_py())
 
 
-def _line(rows: Iterable[Row], index: int) -> int:
+def _line(rows: Iterable[TextRow], index: int) -> int:
     return next((row.line for at, row in enumerate(rows) if at == index), 0)
 
 

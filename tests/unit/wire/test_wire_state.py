@@ -11,8 +11,8 @@ from random import Random
 from typing import cast
 
 import pytest
-from sure import sure
 from google.protobuf.message import Message
+from sure import sure
 from unit.core.shard.sample import AFTER, BEFORE, FIRST, SECOND, SHARD, WRITER
 
 from persist.core.frontier import Antichain, Description

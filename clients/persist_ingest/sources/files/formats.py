@@ -7,7 +7,7 @@ Source: sources.md section 5.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -186,7 +186,8 @@ class _Counted:
     at: int = 0
     skipped: list[tuple[int, str, bytes | None]] = field(default_factory=list)
 
-    def skip(self, row: Any) -> str:
+    def skip(self, row: pyarrow.csv.InvalidRow) -> Literal["skip"]:
+        assert row.number is not None  # Arrow counts where it reads in one thread
         error = f"{row.actual_columns} cells where {row.expected_columns} are expected"
         self.skipped.append((row.number - self.first, error, row.text.encode()[:PAYLOAD_BYTES_MAX]))
         return "skip"

@@ -11,10 +11,12 @@ from typing import Any, cast
 import pytest
 from client.collections.support import SCHEMA, TIMELINES, Items, found, reads_of, shard_of, source_of, table_of, updates
 from client.support import Place, client_of, memory_place
+from sure import as_a
 
 from persist import InvalidArgument, aio
 from persist.client.collections.reading.choosing import AskedTime, timed
 from persist.client.collections.reading.transaction import ReadTransaction
+from persist.client.shard.read.snapshot import Snapshot
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.values import ObjectType
 from persist.core.time.collections import TimelineDependent
