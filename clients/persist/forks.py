@@ -154,8 +154,8 @@ def _open_files() -> set[File]:
 def apart() -> Iterator[None]:
     """A block that no fork of this process happens amid: it waits for one under way, and the next waits for its end.
 
-    Waits for nothing that the forking thread does. One that takes longer than ``FORK_SECONDS``, or forks itself, ends up
-    in a child that ``check_inherited`` refuses.
+    Waits for nothing that the forking thread does. One that takes longer than ``FORK_SECONDS``, or forks itself, ends
+    up in a child that ``check_inherited`` refuses.
     """
     process, me = _here(), threading.get_ident()
     with process.changed:

@@ -1,4 +1,4 @@
-"""Forks of a process whose client has a directory open: what a child was told is written stays, whatever the parent does.
+"""Forks of a process whose client has a directory open: what a child has written stays, whatever the parent does.
 
 Each program runs in an interpreter of its own, and is the parent. Source: sqlite.org/howtocorrupt.html, section 2.6.
 """
