@@ -118,9 +118,7 @@ async def test_what_is_no_name_is_refused(name: Any):
                 await call(name)
 
 
-@pytest.mark.parametrize(
-    ("looks", "plain"), [("flights ", "flights"), ("\u3000flights", "flights"), ("e\u0301", "\xe9")]
-)
+@pytest.mark.parametrize(("looks", "plain"), [("flights ", "flights"), (" flights", "flights"), ("e\u0301", "\xe9")])
 async def test_a_new_name_looks_like_no_other_and_an_old_one_is_found(looks: str, plain: str):
     async with client_of(memory_place()) as client:
         for door in (client.table(looks, schema=SCHEMA), client.open(looks, schema=SCHEMA)):

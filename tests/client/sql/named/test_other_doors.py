@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -124,7 +125,7 @@ ITEMS = {
 
 @pytest.mark.parametrize("mode", ["direct", "wal"])
 @pytest.mark.parametrize("kind", ITEMS)
-async def test_an_item_hides_no_shard_that_has_its_name(kind: str, mode: persist.Mode) -> None:
+async def test_an_item_hides_no_shard_that_has_its_name(kind: str, mode: Any) -> None:
     schema = persist.Schema(key={"id": pa.int64()})
     name = "s.made" if kind == "qualified" else "made"
     statement = ITEMS[kind] + (" with (mode = direct)" if kind == "table" and mode == "wal" else "")
@@ -135,12 +136,12 @@ async def test_an_item_hides_no_shard_that_has_its_name(kind: str, mode: persist
         with pytest.raises(AmbiguousName) as refused:
             await session.execute(statement)
         assert str(made.shard) in refused.value.details["shards"]
-        assert f"persist catalog adopt {name}" in str(refused.value.hint)
+        assert f"persist catalog adopt {name} --shard {made.shard}" in str(refused.value.hint)
         await made.insert([{"id": 2}])
         again = await client.table(name, mode=mode)
         assert again.shard == made.shard
         assert (await (await again.snapshot()).to_arrow()).num_rows == 2
         if kind == "qualified":
             await session.execute("create schema if not exists s")
-        await session.environment.adopt(name)
+        await session.environment.adopt(name, shard=made.shard)
         assert await rows(session, f"select id from {name} order by id") == [(1,), (2,)]
