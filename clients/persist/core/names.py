@@ -6,6 +6,7 @@ A look-up by name looks at all of them, and where two are there a person has to 
 Source: docs/formats.md, keys; docs/concepts.md, names.
 """
 
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -112,9 +113,27 @@ def id_or_name(given: object) -> ShardId | str:
     return check_name(given)
 
 
+def is_plain(name: str) -> bool:
+    """Whether no other name looks the same: no blanks around it, and accents composed with their letters (NFC)."""
+    return name == unicodedata.normalize("NFC", name.strip())
+
+
 def new_shard(name: str, mode: str = "direct", timeline: str = EPOCH_TIMELINE) -> ShardId:
-    """The id that a name has once it is written first: the same through every door. Raises InvalidArgument."""
-    check_name(name)
+    """The id that a name has once it is written first: the same through every door. Raises InvalidArgument.
+
+    A shard that earlier releases gave another name, see ``is_plain``, is found by it as before.
+    """
+    if not is_plain(check_name(name)):
+        plain = unicodedata.normalize("NFC", name.strip())
+        raise InvalidArgument(
+            "a new name has no blanks around it, and its accents composed (NFC): another one looks the same",
+            hint=f"{plain!r}, or the id of a shard",
+            got=ascii(name)[:80],
+        )
+    return _shard(name, mode, timeline)
+
+
+def _shard(name: str, mode: str = "direct", timeline: str = EPOCH_TIMELINE) -> ShardId:
     if (mode, timeline) == ("direct", EPOCH_TIMELINE):
         return ShardId.named("table", name)
     return ShardId.named("persist.table", mode, timeline, name)
@@ -134,7 +153,7 @@ def _is_text(given: object) -> bool:
 
 def possible(name: str, timelines: Iterable[str] = ()) -> tuple[Named, ...]:
     """All shards that a name may have, on the timeline of everything and on these. Raises InvalidArgument."""
-    first = Named(new_shard(name))
+    first = Named(_shard(check_name(name)))
     tables = (
         Named(ShardId.named("persist.table", mode, timeline, name), mode, timeline)
         for timeline in dict.fromkeys((EPOCH_TIMELINE, *timelines))
@@ -194,6 +213,7 @@ def near(name: str, shards: Collection[str]) -> list[str]:
 
 def _guesses(name: str) -> Iterator[str]:
     yield from (name.lower(), name.upper(), name.capitalize(), name.strip())
+    yield from (unicodedata.normalize(form, name.strip()) for form in ("NFC", "NFD"))
     for at in range(len(name) + 1):
         before, after = name[:at], name[at:]
         yield from (before + letter + after for letter in _LETTERS)

@@ -1,4 +1,4 @@
-"""Forks of a process whose client has a directory open: what a child was told is written stays, whatever the parent does.
+"""Forks of a process whose client has a directory open: what a child has written stays, whatever the parent does.
 
 Each program runs in an interpreter of its own, and is the parent. Source: sqlite.org/howtocorrupt.html, section 2.6.
 """
@@ -29,7 +29,7 @@ def insert(client, *numbers):
         table.insert([{"id": number, "by": str(os.getpid())}])
 def in_child(work, fork=os.fork):
     "What ``work`` comes to in a child: its text, or that of its error."
-    heard, said = os.pipe()
+    inlet, said = os.pipe()
     child = fork()
     if child == 0:
         try:
@@ -39,7 +39,7 @@ def in_child(work, fork=os.fork):
         os.write(said, str(answer).encode())
         os._exit(0)
     os.close(said)
-    with os.fdopen(heard, "rb") as file:
+    with os.fdopen(inlet, "rb") as file:
         answer = file.read().decode()
     os.waitpid(child, 0)
     return answer
@@ -52,7 +52,7 @@ insert(client, 0)
 """
 
 OUTLIVES = """
-heard, say = os.pipe()
+inlet, say = os.pipe()
 hears, said = os.pipe()
 children = []
 for first in (10, 20):
@@ -65,7 +65,7 @@ for first in (10, 20):
         insert(mine, *range(first + 3, first + 6))
         os._exit(0)
 for _ in children:
-    assert os.read(heard, 1) == b"."
+    assert os.read(inlet, 1) == b"."
 insert(client, 1)
 if how == "closes":
     client.close()
@@ -200,7 +200,7 @@ SINKS = """
 import persist.sinks
 first = persist.sinks.FilesSink(os.path.join(where, "out"))
 first.begin("k", 1, schema.updates)
-heard, say = os.pipe()
+inlet, say = os.pipe()
 hears, said = os.pipe()
 child = os.fork()
 if child == 0:
@@ -210,7 +210,7 @@ if child == 0:
         os.write(say, b"refused")
     os.read(hears, 1)
     os._exit(0)
-assert os.read(heard, 7) == b"refused"
+assert os.read(inlet, 7) == b"refused"
 first.close()
 # The child has no part in the lock, and lives.
 persist.sinks.FilesSink(os.path.join(where, "out")).begin("k", 1, schema.updates)

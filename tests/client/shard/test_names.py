@@ -116,3 +116,21 @@ async def test_what_is_no_name_is_refused(name: Any):
         for call in (client.open, client.named, client.table, client.inspect):
             with pytest.raises(InvalidArgument):
                 await call(name)
+
+
+@pytest.mark.parametrize(("looks", "plain"), [("flights ", "flights"), (" flights", "flights"), ("e\u0301", "\xe9")])
+async def test_a_new_name_looks_like_no_other_and_an_old_one_is_found(looks: str, plain: str):
+    async with client_of(memory_place()) as client:
+        for door in (client.table(looks, schema=SCHEMA), client.open(looks, schema=SCHEMA)):
+            with pytest.raises(InvalidArgument) as refused:
+                await door
+            assert repr(plain) in str(refused.value.hint)
+        await client.table(plain, schema=SCHEMA)
+        with pytest.raises(ShardNotFound) as missing:
+            await client.open_reader(looks)
+        assert missing.value.details["near"] == plain
+        # As an earlier release made it.
+        writer, _ = await client.open(ShardId.named("table", looks), schema=SCHEMA)
+        assert (
+            (await client.table(looks, schema=SCHEMA)).shard == (await client.open_reader(looks)).shard == writer.shard
+        )

@@ -33,8 +33,10 @@ class Storage(Protocol):
 
         Raises OutOfSync with UNFIT: another shard is to be taken for what is made.
 
-        Raises AmbiguousName (a new name is that of a shard already), NotReadable (a time is no longer there, whatever
-        was computed), Fenced (a newer leader holds a handle), LocationError; nothing that readers see has changed then.
+        Raises AmbiguousName (a new name is that of a shard already).
+
+        Raises NotReadable (a time is no longer there, whatever was computed), Fenced (a newer leader holds a handle),
+        LocationError; nothing that readers see has changed then.
         """
         ...
 

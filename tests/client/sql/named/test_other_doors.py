@@ -13,7 +13,7 @@ from sure import sure
 import persist
 from persist import aio
 from persist.client.sql.session import SqlSession
-from persist.errors import InvalidArgument
+from persist.errors import AmbiguousName, InvalidArgument
 
 TABLE = "create table d (id bigint, s text) with (mode = direct);"
 
@@ -115,3 +115,36 @@ async def test_the_shard_of_an_item_is_not_finalized_by_a_client(tmp_path):
             await session.environment.leave("feed")
             await other.finalize("feed", force=True)
             assert (await other.recent_upper("feed")).is_empty
+
+
+ITEMS = {
+    "table": "create table made (id bigint)",
+    "view": "create view made as select 1 as one",
+    "kept view": "create materialized view made as select id from other",
+    "renamed": "alter table other rename to made",
+    "qualified": "create schema s; create table s.made (id bigint)",
+}
+
+
+@pytest.mark.parametrize("mode", ["direct", "wal"])
+@pytest.mark.parametrize("kind", ITEMS)
+async def test_an_item_hides_no_shard_that_has_its_name(kind: str, mode: Any) -> None:
+    schema = persist.Schema(key={"id": pa.int64()})
+    name = "s.made" if kind == "qualified" else "made"
+    statement = ITEMS[kind] + (" with (mode = direct)" if kind == "table" and mode == "wal" else "")
+    async with client_of(memory_place()) as client, session_of(client) as session:
+        await session.execute("create table other (id bigint)")
+        made = await client.table(name, schema=schema, mode=mode)
+        await made.insert([{"id": 1}])
+        with pytest.raises(AmbiguousName) as refused:
+            await session.execute(statement)
+        assert str(made.shard) in refused.value.details["shards"]
+        assert f"persist catalog adopt {name} --shard {made.shard}" in str(refused.value.hint)
+        await made.insert([{"id": 2}])
+        again = await client.table(name, mode=mode)
+        assert again.shard == made.shard
+        assert (await (await again.snapshot()).to_arrow()).num_rows == 2
+        if kind == "qualified":
+            await session.execute("create schema if not exists s")
+        await session.environment.adopt(name, shard=made.shard)
+        assert await rows(session, f"select id from {name} order by id") == [(1,), (2,)]

@@ -176,7 +176,8 @@ class ShardStorage:
         if there:
             raise AmbiguousName(
                 "a shard has this name already, which an item would hide",
-                hint=f"`persist catalog adopt {hiding.text}` makes a table of it as it is; or choose another name",
+                hint=f"`persist catalog adopt {hiding.text} --shard {there[0].shard}` makes a table of it as it is; "
+                "or choose another name",
                 name=hiding.name,
                 shards=", ".join(map(str, there)),
             )

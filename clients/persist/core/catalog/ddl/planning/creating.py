@@ -16,7 +16,7 @@ from persist.core.catalog.kept_settings import Own, own_key
 from persist.core.catalog.kinds import SETTING, UNFINALIZED_SHARD
 from persist.core.catalog.values import Id, ItemDetails, ItemOption, ObjectType, Retain
 from persist.core.ids import ShardId
-from persist.core.names import MODES, new_shard
+from persist.core.names import MODES, is_plain, new_shard
 from persist.core.source.source_timeline import OwnTimeline, claims_epoch, source_timeline
 from persist.core.time.timeline import (
     EPOCH_MILLISECONDS,
@@ -168,7 +168,8 @@ def shard_of(it: Planning, id: Id, schema: Id, name: str, mode: str, timeline: T
     """
     row = it.view.schemas[schema]
     database = None if row.database_id is None else it.view.databases[row.database_id].name
-    if (it.environment, database, row.name) == (FIRST_ENVIRONMENT, DATABASE, SCHEMA):
+    # A name that looks like another is none of a new shard's. What SQL quotes, or a source feeds, may be called so.
+    if (it.environment, database, row.name) == (FIRST_ENVIRONMENT, DATABASE, SCHEMA) and is_plain(name):
         first = new_shard(name, mode, str(timeline))
         if it.view.owner_of(first) is None and it.tx.get(SETTING, gone_key(first)) is None:
             it.derived[first] = None
