@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from persist.arrow import ArrowField
+from persist.arrow import ArrowArray, ArrowField
 from persist.arrow.exact import DIGITS, cast_exactly
+from persist.arrow.json_text import CheckedJson
 from persist.errors import InvalidArgument
 from persist.typed import Record
 
@@ -91,12 +93,12 @@ def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatc
         raise InvalidArgument("only text has an encoding", hint="leave --encoding out", format=file_format)
     old_names = {new: old for old, new in file.names.items()}
     known = {old_names.get(name, name): typed for name, typed in types.items()}
-    wide = {name: _wide(kind) for name, kind in known.items()}
+    wide = {name: _wide(kind, file_format) for name, kind in known.items()}
     rows, missing = 0, set(file.names)
     try:
         with _open(file.source) as opened:
             for given in _READERS[file_format](opened, wide, file.encoding):
-                batch = _narrowed(given, known)
+                batch = _narrowed(given, known, rows)
                 missing.difference_update(batch.schema.names)
                 yield _times_of(_under(batch, file, known, file_format), file)
                 rows += batch.num_rows
@@ -106,19 +108,50 @@ def read(file: File, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatc
         raise InvalidArgument("no such column in the file", hint="--rename OLD=NEW", column=", ".join(sorted(missing)))
 
 
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """As what a text is read: Arrow makes other numbers of those that do not fit a decimal, or a float."""
+def _wide(kind: pa.DataType, file_format: str) -> pa.DataType:
+    """As what a value is read: Arrow makes other numbers of those that do not fit a decimal, or a float.
+
+    SUBTLE: its reader of CSV is given no decimals at all, as of some the process ends.
+    """
     if pa.types.is_decimal(kind):
-        return pa.decimal256(DIGITS[256], kind.scale)
+        return pa.string() if file_format in ("csv", "tsv") else pa.decimal256(DIGITS[256], kind.scale)
     return pa.float64() if pa.types.is_float32(kind) else kind
 
 
-def _narrowed(batch: pa.RecordBatch, known: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-    """The same in the types that are known. Raises ArrowInvalid: a value does not fit."""
-    for at, (name, kind) in enumerate(zip(batch.schema.names, batch.schema.types, strict=True)):
-        if name in known and kind == _wide(known[name]) and kind != known[name]:
-            batch = batch.set_column(at, name, cast_exactly(batch.column(at), known[name]))
+def _narrowed(batch: pa.RecordBatch, known: Mapping[str, pa.DataType], rows: int) -> pa.RecordBatch:
+    """The same in the types that are known; ``rows`` came before. Raises ArrowInvalid: a value does not fit."""
+    for at, (name, found) in enumerate(zip(batch.schema.names, batch.schema.types, strict=True)):
+        kind = known.get(name, found)
+        if found == kind:
+            continue
+        if pa.types.is_decimal(kind) and pa.types.is_string(found):
+            column = _numbers(pc.utf8_trim_whitespace(batch.column(at)), kind, rows)
+        elif (pa.types.is_decimal(kind) and pa.types.is_decimal(found)) or pa.types.is_float32(kind):
+            column = cast_exactly(batch.column(at), kind)
+        else:
+            continue
+        batch = batch.set_column(at, name, column)
     return batch
+
+
+def _numbers(texts: ArrowArray, kind: pa.DataType, rows: int) -> ArrowArray:
+    """Decimals of a CSV. Raises ArrowInvalid with the line of the first text that is none."""
+    try:
+        return cast_exactly(texts, kind)
+    except pa.ArrowInvalid:
+        begin, end = 0, len(texts)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            cast_exactly(texts.slice(begin, middle - begin), kind)
+        except pa.ArrowInvalid:
+            end = middle
+        else:
+            begin = middle
+    try:
+        return cast_exactly(texts.slice(begin, 1), kind)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"Row #{rows + begin + 2}: {error}") from error
 
 
 def _why(error: Exception, rows: int, file_format: str) -> str:
@@ -206,6 +239,7 @@ def _json(file: BinaryIO, types: Mapping[str, pa.DataType], encoding: str) -> It
     if encoding.lower() not in _UTF8:
         given = pa.transcoding_input_stream(pa.PythonFile(cast(io.IOBase, file), "r"), encoding, "utf-8")
     schema = pa.schema(list(types.items())) if types else None
+    given = pa.PythonFile(CheckedJson(cast(BinaryIO, given), schema or ()), "r")
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     yield from json.open_json(given, parse_options=options)  # type: ignore[arg-type]  # narrower than Arrow is
 
