@@ -113,6 +113,7 @@ class Host:
         The services are closed when that fails: UnsafeConfiguration, InvalidArgument, Determinate (a port is taken).
         """
         durability = Durability(stores, settings=settings, runtime=runtime, telemetry=telemetry)
+        host: Host | None = None
         try:
             await durability.check()
             host = cls(
@@ -128,6 +129,10 @@ class Host:
             if side_listen:
                 await host.open_side(Address.parse(side_listen))
         except BaseException:
+            if host is not None:
+                host._ready = False
+                await host._server.stop(None)
+                await host._tasks.close()
             for service in services:
                 await service.close()
             raise
@@ -155,11 +160,11 @@ class Host:
         return listen.at(port)
 
     async def open_side(self, listen: Address) -> Address:
-        """Answer ``/healthz``, ``/readyz`` and ``/metrics`` over HTTP. Returns the address with its real port."""
-        try:
-            return await self._side.start(listen)
-        except OSError as error:
-            raise Determinate("cannot listen", hint="is another process on this port?", address=listen) from error
+        """Answer ``/healthz``, ``/readyz`` and ``/metrics`` over HTTP. Returns the address with its real port.
+
+        Raises Determinate, as a side port.
+        """
+        return await self._side.start(listen)
 
     async def tell(self, part: str, *, serving: bool) -> None:
         """Set the health of a part that a service does not always serve, under its own name."""

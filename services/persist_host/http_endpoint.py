@@ -1,9 +1,11 @@
 """The side port: /healthz (the loop runs), /readyz (take traffic?), /metrics (Prometheus). Plain HTTP, GET only."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from persist.errors import Determinate
 from persist_host.address import Address
 from persist_host.telemetry import Telemetry
 
@@ -24,8 +26,16 @@ class SidePort:
         self._server: asyncio.Server | None = None
 
     async def start(self, address: Address) -> Address:
-        """Listen. Returns where, with the real port."""
-        self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=8192)
+        """Listen. Returns where, with the real port. Raises Determinate: the port is taken, or the host is not here."""
+        try:
+            self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=8192)
+        except OSError as error:
+            hint = (
+                "is another process on this port?" if error.errno == errno.EADDRINUSE else "is this host's name right?"
+            )
+            raise Determinate(
+                "cannot listen at the side port", hint=hint, address=address, detail=error.strerror or str(error)
+            ) from error
         return address.at(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

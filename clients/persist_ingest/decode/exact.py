@@ -54,25 +54,37 @@ class Decoder(Protocol):
         ...
 
 
-def decode_exactly(count: int, fields: pa.Schema, parse: Callable[[int, int], pa.RecordBatch]) -> Decoded:
+def decode_exactly(
+    count: int, fields: pa.Schema, parse: Callable[[int, int], pa.RecordBatch], owners: NDArray[np.int64] | None = None
+) -> Decoded:
     """Decode ``count`` payloads, those in ``[begin, end)`` by ``parse(begin, end)``.
 
     ``parse`` gives one row for each or raises Undecodable or an error of Arrow; it must judge each payload alone.
+    ``owners``, ascending: what each payload is a part of. Behind the first bad payload of an owner its others are not
+    looked at: they are neither good nor bad. So each owner costs few parses, however many bad payloads it has.
     """
     parts: list[pa.RecordBatch] = []
     bad: list[Bad] = []
-    waiting = [(0, count)] if count else []
+    skipped: list[NDArray[np.int64]] = []
+    waiting, past = [(0, count)] if count else [], 0
     while waiting:
         begin, end = waiting.pop()
+        begin = max(begin, past)
+        if begin >= end:
+            continue
         try:
             parts.append(_sound(parse(begin, end), end - begin))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Undecodable) as error:
             if end - begin == 1:
                 bad.append(Bad(begin, str(error)[:ERROR_CHARS_MAX]))
+                if owners is not None:
+                    past = int(np.searchsorted(owners, owners[begin], side="right"))
+                    skipped.append(np.arange(begin + 1, past, dtype=np.int64))
             else:
                 middle = (begin + end) // 2
                 waiting += [(middle, end), (begin, middle)]
-    good = np.delete(np.arange(count, dtype=np.int64), [each.index for each in bad])
+    apart = np.concatenate([np.asarray([each.index for each in bad], np.int64), *skipped])
+    good = np.delete(np.arange(count, dtype=np.int64), apart)
     return Decoded(rows=combined(parts, fields), good=good, bad=tuple(bad))
 
 

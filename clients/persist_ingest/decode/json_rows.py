@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
+from numpy.typing import NDArray
 
 from persist.arrow import ArrowArray, ArrowChunks
 from persist.arrow.exact import DIGITS, holds_decimals
+from persist.arrow.json_text import check_decimals, odd_numbers
 from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
 _ORDINAL: Final = "persist.ordinal"
@@ -29,14 +31,16 @@ class JsonDecoder:
 
     fields: pa.Schema
 
-    def decode(self, payloads: Sequence[bytes | None]) -> Decoded:
-        return decode_exactly(len(payloads), self.fields, lambda begin, end: self._parse(payloads[begin:end]))
+    def decode(self, payloads: Sequence[bytes | None], owners: NDArray[np.int64] | None = None) -> Decoded:
+        """``owners``: as ``decode_exactly``."""
+        return decode_exactly(len(payloads), self.fields, lambda begin, end: self._parse(payloads[begin:end]), owners)
 
     def _parse(self, payloads: Sequence[bytes | None]) -> pa.RecordBatch:
         stripped = [(payload or b"").lstrip(_SPACE) for payload in payloads]
         # SUBTLE: Arrow's parser ends the process when its input begins with null, hence this comes before it.
         if not all(payload.startswith(b"{") for payload in stripped):
             raise Undecodable("this is not a JSON object" if len(stripped) > 1 or stripped[0] else "this is empty")
+        check_decimals(stripped, self._read_as)
         columns = self._one(stripped[0]) if len(stripped) == 1 else self._many(stripped)
         _check_numbers(stripped, columns, self.fields)
         return converted(columns, self.fields)
@@ -73,7 +77,13 @@ class JsonDecoder:
 def _read_as(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         return pa.string()
-    return pa.decimal256(DIGITS[256], kind.scale) if pa.types.is_decimal(kind) else kind
+    if pa.types.is_decimal(kind):
+        return pa.decimal256(DIGITS[256], kind.scale)
+    if pa.types.is_struct(kind) and holds_decimals(kind):
+        return pa.struct([each.with_type(_read_as(each.type)) for each in kind])
+    if pa.types.is_list(kind) and holds_decimals(kind):
+        return pa.list_(kind.value_field.with_type(_read_as(kind.value_type)))
+    return kind
 
 
 def _check_numbers(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fields: pa.Schema) -> None:
@@ -84,7 +94,7 @@ def _check_numbers(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fie
         raise Undecodable("a number is out of range")
     if not any(holds_decimals(each.type) for each in fields):
         return
-    for at in pc.indices_nonzero(pc.match_substring_regex(pa.array(payloads, pa.binary()), _ODD_NUMBER)).to_pylist():
+    for at in odd_numbers(payloads):
         try:
             said = json.loads(payloads[at], parse_float=str, parse_int=str)
         except ValueError as error:
@@ -104,7 +114,6 @@ def _check_number(said: object, found: object) -> None:
         raise Undecodable(f"{str(said)[:60]} does not fit a decimal")
 
 
-_ODD_NUMBER: Final = r'[:,\[]\s*"?[+-]?[0-9.]*([eE][+-]?[0-9]+|[0-9.]{36,})"?\s*[,}\]]'
 _NAME: Final = _ORDINAL.encode()
 
 

@@ -14,6 +14,7 @@ from pyarrow import csv, json
 from persist.arrow import ArrowChunks
 from persist.arrow.blocks import Block, TextRow, converting, csv_blocks, csv_rows, json_blocks, json_rows, parsing
 from persist.arrow.guessed import NotKept, check_json, floats_of, may_change
+from persist.arrow.json_text import CheckedJson
 from persist.errors import InvalidArgument
 
 Types = Mapping[str, pa.DataType]
@@ -145,9 +146,11 @@ def read_json(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
     """JSON lines. Raises what ``read`` of ``rows_in`` does."""
     schema = pa.schema(list(types.items()))
     unexpected: Unexpected = "infer"
+    checked = CheckedJson(io.BytesIO(), schema)
     for block in json_blocks(file, encoding):
         if not block.data.strip():
             continue
+        _check(block, checked, schema)
         try:
             table = _parsed(block.data, schema, unexpected)
             check_json(block, [each for each in table.schema if each.name not in types])
@@ -155,6 +158,21 @@ def read_json(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
             raise _located(block, schema, unexpected, error) from error
         schema, unexpected = table.schema, "error"
         yield Rows(_one_batch(table), lambda index, block=block: _line(json_rows(block), index))  # type: ignore[misc]  # bound now
+
+
+def _check(block: Block, checked: CheckedJson, read_as: pa.Schema) -> None:
+    """Raise ArrowInvalid, with the line, for what Arrow's parser must not be given."""
+    if not block.data.lstrip().startswith(b"{"):
+        return  # which is refused before it is parsed
+    try:
+        checked.check(block.data)
+    except pa.ArrowInvalid as error:
+        for row in json_rows(block):
+            try:
+                CheckedJson(io.BytesIO(), read_as).check(block.data[row.begin : row.end])
+            except pa.ArrowInvalid as found:
+                raise pa.ArrowInvalid(f"{str(found).splitlines()[0]}, in line {row.line}") from error
+        raise
 
 
 def _parsed(data: bytes, schema: pa.Schema, unexpected: Unexpected) -> pa.Table:

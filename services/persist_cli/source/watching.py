@@ -14,7 +14,7 @@ from persist_ingest.pipeline.reporting.figures import HELP, Figures
 
 @contextlib.contextmanager
 def watched(listen: str, pipeline: Pipeline) -> Iterator[Address]:
-    """Answer at this address for as long as it lasts; the address, with the real port. Raises OSError, as for a port.
+    """Answer at this address for as long as it lasts; the address, with the real port. Raises Determinate.
 
     In a thread of its own: a pipeline that stands still is seen to fall behind.
     """

@@ -4,11 +4,13 @@ import datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from persist_ingest.decode.exact import decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
 from persist_ingest.sources.options import columns
@@ -147,3 +149,20 @@ def test_a_float_is_not_infinite_because_it_is_large() -> None:
     found = JsonDecoder(pa.schema([("v", pa.float32())])).decode([b'{"v":1e30}', b'{"v":1e300}'])
     assert [at.index for at in found.bad] == [1]
     assert found.rows.num_rows == 1
+
+
+def test_behind_the_first_bad_payload_of_an_owner_nothing_is_parsed():
+    parses = []
+    texts = [b'{"id": 1}'] * 5 + [b'{"id": "x"}'] * 10_000 + [b'{"id": 2}'] * 5
+    owners = np.asarray([0] * 4 + [1] * 10_001 + [2] * 5)
+    decoder = JsonDecoder(pa.schema({"id": pa.int64()}))
+
+    def parse(begin, end):
+        parses.append(end - begin)
+        return decoder._parse(texts[begin:end])
+
+    decoded = decode_exactly(len(texts), decoder.fields, parse, owners)
+    assert [each.index for each in decoded.bad] == [5]
+    assert decoded.good.tolist() == [0, 1, 2, 3, 4, *range(10_005, 10_010)]
+    assert decoded.rows.column("id").to_pylist() == [1] * 5 + [2] * 5
+    assert len(parses) < 60

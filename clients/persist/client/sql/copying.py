@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from persist.arrow import ArrowField, blocks
 from persist.arrow.guessed import check_json
+from persist.arrow.json_text import CheckedJson
 from persist.client.collections.plain import rows_of, with_texts
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
@@ -109,10 +110,11 @@ def _in_csv(kind: pa.DataType) -> pa.DataType:
 
 
 def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:
-    with pyarrow.json.open_json(path) as file:
+    with CheckedJson.open(path) as given, pyarrow.json.open_json(given) as file:
         seen = file.schema
     told = [pa.field(field.name, _in_json(field.type, known.get(field.name.lower()))) for field in seen]
-    found = pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(explicit_schema=pa.schema(told)))
+    with CheckedJson.open(path, told) as given:
+        found = pyarrow.json.read_json(given, parse_options=pyarrow.json.ParseOptions(explicit_schema=pa.schema(told)))
     _check_numbers(path, found)
     guessed = [each for each in found.schema if each.name.lower() in known and each.type != known[each.name.lower()]]
     with Path(path).open("rb") as texts:
@@ -134,7 +136,8 @@ def _check_numbers(path: str, found: pa.Table) -> None:
     floats = pyarrow.json.ParseOptions(
         explicit_schema=pa.schema([(name, pa.float64()) for name in exact]), unexpected_field_behavior="ignore"
     )
-    said = pyarrow.json.read_json(path, parse_options=floats)
+    with CheckedJson.open(path) as given_again:
+        said = pyarrow.json.read_json(given_again, parse_options=floats)
     for name in exact:
         near, given = found.column(name).cast(pa.float64()), said.column(name)
         if pc.any(pc.greater(pc.abs(pc.subtract(near, given)), pc.multiply(pc.abs(given), _NEAR))).as_py():

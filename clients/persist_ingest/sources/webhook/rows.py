@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from persist.arrow import ArrowArray, array_of
 from persist_ingest.decode.exact import Decoder
+from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.webhook.definition import DELIVERY, FINGERPRINT, HEADERS, JSON, LINES, RECEIVED
 from persist_ingest.sources.webhook.definition import WebhookDefinition as Definition
 from persist_ingest.sources.webhook.refusals import BAD_BODY, Refused
@@ -85,8 +86,8 @@ class Rows:
             else:
                 payloads += found
                 owners += [at] * len(found)
-        decoded = self._decoder.decode(payloads)
-        owned = np.asarray(owners, np.int64)
+        owned, decoder = np.asarray(owners, np.int64), self._decoder
+        decoded = decoder.decode(payloads, owned) if isinstance(decoder, JsonDecoder) else decoder.decode(payloads)
         firsts = np.searchsorted(owned, owned, side="left")
         for bad in decoded.bad:
             nth = bad.index - int(firsts[bad.index]) + 1
