@@ -171,13 +171,14 @@ class ReadHandle(Stays):
         self._check_given_up()
         self._check_exact(begin, self.since)
         pin = self._lease.pin()
+        deadline = self._location.attempts.deadline(timeout)
         change = await self._changes_until(begin, end, timeout)
         pin.move(change.info.seqno)
         self._lease.saw(change.info.seqno, busy=True)
         self._upper = change.info.upper
         if not _is_exact(begin, change.info.since):
             # Since went on without this reader: most likely because its lease ran out.
-            await self._lease.verify()
+            await self._lease.verify(deadline.remaining())
         self._check_exact(begin, change.info.since)
         batches = [batch for batch in change.batches if batch.desc.lower.less_than(end)]
         times = (TIME_MAX if begin.time is None else begin.time, end.time)
@@ -250,7 +251,8 @@ class ReadHandle(Stays):
                             self.shard, as_of, reader_id=self.reader_id, timeout=seconds
                         ),
                         limit_ms=location.settings.timeout_ms,
-                    )
+                    ),
+                    wait.deadline.remaining,
                 )
             self._lease.check_history(answer.info)
             if isinstance(answer, SnapshotPlan):
@@ -290,7 +292,8 @@ class ReadHandle(Stays):
         change = await self._lease.unless_lost(
             location.attempts.repeat(
                 deadline, lambda seconds: location.shards.fetch(self.shard, frontier, timeout=seconds)
-            )
+            ),
+            deadline.remaining,
         )
         self._lease.check_history(change.info)
         return change

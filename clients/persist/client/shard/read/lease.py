@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import copy
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from persist.client.shard.location import Location
@@ -20,6 +20,7 @@ from persist.core.ids import ReaderId, ShardId
 from persist.core.shard.commands import DowngradeSince, ExpireReader, SinceDowngraded
 from persist.errors import LeaseExpired, NotReadable, PersistError, UsageError
 from persist.machine.shards import ShardInfo
+from persist.retry.attempts import certain
 from persist.retry.tasks import failed
 
 T = TypeVar("T")
@@ -102,8 +103,11 @@ class Lease:
         if self._failure is not None:
             raise type(self._failure)(self._failure.message, hint=self._failure.hint, **self._failure.details)
 
-    async def unless_lost(self, waiting: Awaitable[T]) -> T:
-        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone, by a refusal too."""
+    async def unless_lost(self, waiting: Awaitable[T], remaining: Callable[[], float] | None = None) -> T:
+        """What ``waiting`` gives. Raises LeaseExpired as soon as the lease is known to be gone, by a refusal too.
+
+        ``remaining``: seconds that its caller has left, for a look at the lease after a refusal.
+        """
         try:
             async with asyncio.timeout(None) as scope:
                 self._waiting[scope] = None
@@ -119,7 +123,7 @@ class Lease:
             raise
         except NotReadable:
             # SUBTLE: since went on without this reader, which may be registered again: as its registration came twice.
-            await self.verify()
+            await self.verify(None if remaining is None else remaining())
             raise
 
     def pin(self) -> Pin:
@@ -176,9 +180,9 @@ class Lease:
         if self._location.runtime.monotonic() - self._downgraded_at >= FOLLOW_SECONDS:
             self._stirred.set()
 
-    async def verify(self) -> None:
-        """Return when the lease is alive for certain. Raises LeaseExpired, LocationError."""
-        await self.downgrade(self.since)
+    async def verify(self, timeout: float | None = None) -> None:
+        """Return when the lease is alive for certain. Raises LeaseExpired; Determinate where nothing answers."""
+        await certain(self.downgrade(self.since, timeout=timeout))
 
     async def expire(self, *, timeout: float | None = None) -> None:
         """Release everything. One RPC, and none when it is gone already."""

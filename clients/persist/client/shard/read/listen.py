@@ -337,11 +337,15 @@ class Listen(Stays):
     async def _news(self, patience: "_Patience") -> ShardMoved | None:
         """What the store has beyond the frontier now; None when it answers: nothing. Raises LocationError."""
         location, shard, asked = self._location, self._lease.shard, self._frontier
-        info = await self._lease.unless_lost(location.shards.open(shard, create=False, timeout=patience.remaining()))
+        info = await self._lease.unless_lost(
+            location.shards.open(shard, create=False, timeout=patience.remaining()), patience.remaining
+        )
         self._lease.check_history(info)
         if info.upper.less_equal(asked):
             return None
-        return await self._lease.unless_lost(location.shards.fetch(shard, asked, timeout=patience.remaining()))
+        return await self._lease.unless_lost(
+            location.shards.fetch(shard, asked, timeout=patience.remaining()), patience.remaining
+        )
 
     async def _fetched(self, asked: Antichain) -> ShardMoved | None:
         seconds = self._location.settings.poll_first_ms / 1000
