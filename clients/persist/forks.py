@@ -184,7 +184,7 @@ def opened(file: File) -> None:
     _here().files.add(file)
 
 
-def check_inherited(path: str) -> None:
+def check_inherited(path: str | os.PathLike[str]) -> None:
     """Raise UsageError where a database file cannot be used here, as the parent had it open when it forked."""
     process = _here()
     if not process.torn and not process.inherited:

@@ -53,7 +53,7 @@ insert(client, 0)
 
 OUTLIVES = """
 inlet, say = os.pipe()
-hears, said = os.pipe()
+awaited, said = os.pipe()
 children = []
 for first in (10, 20):
     children.append(os.fork())
@@ -61,7 +61,7 @@ for first in (10, 20):
         mine = client if first == 10 else persist.embedded(where)
         insert(mine, *range(first, first + 3))
         os.write(say, b".")
-        os.read(hears, 1)
+        os.read(awaited, 1)
         insert(mine, *range(first + 3, first + 6))
         os._exit(0)
 for _ in children:
@@ -201,14 +201,14 @@ import persist.sinks
 first = persist.sinks.FilesSink(os.path.join(where, "out"))
 first.begin("k", 1, schema.updates)
 inlet, say = os.pipe()
-hears, said = os.pipe()
+awaited, said = os.pipe()
 child = os.fork()
 if child == 0:
     try:
         first.write("k", 1, None, None, 1)
     except persist.errors.InvalidArgument:
         os.write(say, b"refused")
-    os.read(hears, 1)
+    os.read(awaited, 1)
     os._exit(0)
 assert os.read(inlet, 7) == b"refused"
 first.close()
