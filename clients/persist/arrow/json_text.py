@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -69,18 +69,21 @@ class CheckedJson(io.RawIOBase):
         self._is_over = False
 
     @classmethod
-    def open(cls, path: str, read_as: Iterable["pa.Field[pa.DataType]"] = ()) -> "CheckedJson":
+    def open(cls, path: str, read_as: Iterable["pa.Field[pa.DataType]"] = ()) -> BinaryIO:
         """Of a file by its name. Raises OSError."""
-        return cls(Path(path).open("rb"), read_as)
+        return cast(BinaryIO, cls(Path(path).open("rb"), read_as))
 
     def close(self) -> None:
+        """Close the file as well."""
         self._file.close()
         super().close()
 
     def readable(self) -> bool:
+        """Always."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with what comes next and was checked. Returns how many bytes; 0 at the end. Raises as above."""
         while not self._checked and not self._is_over:
             self._checked = memoryview(self._block())
         view = memoryview(buffer).cast("B")

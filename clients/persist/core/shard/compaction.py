@@ -56,7 +56,7 @@ WHOLE: Final = bounds_of(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ClaimedWork:
     """What a claim is about: adjacent ``batches`` that become one, or those parts of one that a step takes."""
 
     batches: tuple[HollowBatch, ...]
@@ -128,13 +128,13 @@ def _is_begun(batch: HollowBatch) -> bool:
     return len(batch.runs) > 1 and batch.desc.since != MINIMUM
 
 
-def _next_step(batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes]) -> Work | None:
+def _next_step(batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes]) -> ClaimedWork | None:
     for batch in batches:
         step = _step_of(batch, bounds)
         if step is not None:
             view = taken(batch, step)
             if not (aside and view.fingerprint in aside):
-                return Work(batches=(view,), step=step)
+                return ClaimedWork(batches=(view,), step=step)
     return None
 
 
@@ -202,15 +202,15 @@ def _is_apart(batch: HollowBatch, bounds: Bounds, aside: frozenset[bytes]) -> bo
     return _is_stepped(batch, bounds) or (bool(aside) and batch.fingerprint in aside)
 
 
-def work_of(each: SpineBatch, bounds: Bounds, aside: frozenset[bytes] = frozenset()) -> Work | None:
+def work_of(each: SpineBatch, bounds: Bounds, aside: frozenset[bytes] = frozenset()) -> ClaimedWork | None:
     """What a claim on it is about: what fits one claim, or else the next step of what does not; None for neither."""
     batches = mergeable(each.batches, bounds, aside)
-    return Work(batches=batches) if batches else _next_step(each.batches, bounds, aside)
+    return ClaimedWork(batches=batches) if batches else _next_step(each.batches, bounds, aside)
 
 
 def prepared(
     trace: Trace, each: SpineBatch, bounds: Bounds, wanted: Wanted = ANYTHING
-) -> tuple[Trace, SpineBatch, Work] | None:
+) -> tuple[Trace, SpineBatch, ClaimedWork] | None:
     """The trace with a spine batch made ready for its claim, that spine batch, and what there is to do.
 
     Large batches are joined when nothing else is to be done. None: there is nothing.

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_plac
 from persist import Antichain, Progress, ShardId, Updates
 from persist.core import ids
 from persist.core.shard.commands import DowngradeSince, RegisterLeasedReader
-from persist.errors import CorruptData, LeaseExpired, NotReadable
+from persist.errors import CorruptData, Determinate, Indeterminate, LeaseExpired, NotReadable
 from persist.runtime import system
 from persist.storage.open import open_consensus
 
@@ -112,6 +113,33 @@ async def test_what_a_lease_gave_up_itself_is_not_readable_and_no_more():
         late.go.set()
         await giving_up
         assert rows_of(await (await reader.snapshot(4)).to_arrow())
+
+
+class Silent(Held):
+    """Shards whose store says nothing to some commands."""
+
+    async def apply(self, shard: ShardId, command: Any, *, timeout: float) -> Any:
+        if isinstance(command, self._kind):
+            await system().sleep(timeout)
+            raise Indeterminate("no answer in time")
+        return await self._shards.apply(shard, command, timeout=timeout)
+
+
+async def test_refused_read_looks_at_its_lease_within_the_time_it_was_given():
+    place = memory_place()
+    async with client_of(place) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 5)
+        reader, keeper = [await client.open_reader(writer.shard) for _ in range(2)]
+        await expire(place, reader)
+        await keeper.downgrade_since(3)
+        client._location.shards = cast(Any, Silent(client._location.shards, DowngradeSince))
+        began = monotonic()
+        # Not that it may have happened: nothing did.
+        with pytest.raises((Determinate, LeaseExpired)) as refused:
+            await reader.snapshot(1, timeout=1.0)
+        assert not isinstance(refused.value, Indeterminate)
+        assert monotonic() - began < 10
 
 
 # ---- holds -------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _kept(
     return state.evolved(trace=k.claimed(trace, mine, renewed)), _claimed(state, mine, work)
 
 
-def _claimed(state: State, each: SpineBatch, work: k.Work) -> c.CompactionClaimed:
+def _claimed(state: State, each: SpineBatch, work: k.ClaimedWork) -> c.CompactionClaimed:
     return c.CompactionClaimed(
         lo=each.lo,
         hi=each.hi,
