@@ -60,7 +60,7 @@ def change_pieces(change: ShardMoved, *, schemas: bool = True) -> Iterator[pb.Ch
 
 
 class Pushes:
-    """Changes as messages, each encoded once however many watch: at one seqno and frontier all see the same."""
+    """Changes as messages, each encoded once however many watch: all see the same at a seqno of one history."""
 
     def __init__(self) -> None:
         self._cached: OrderedDict[_Key, pb.WatchResponse] = OrderedDict()
@@ -69,7 +69,8 @@ class Pushes:
         """The messages of a change for a watcher that has ``schemas_before`` (None: nothing yet)."""
         schemas = change.info.schemas != schemas_before
         lower = change.batches[0].desc.lower if change.batches else None
-        key = (change.info.shard, change.info.seqno, lower, len(change.batches), schemas)
+        # SUBTLE: a restore in place begins at seqno 0 again, while this server lives on.
+        key = (change.info.shard, change.info.incarnation, change.info.seqno, lower, len(change.batches), schemas)
         known = self._cached.get(key)
         if known is not None:
             yield known

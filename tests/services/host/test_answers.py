@@ -28,7 +28,7 @@ from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist_host.guard import bounds
 from persist_host.guard.admission import SHARE, SHARE_MIN
 from persist_host.guard.outlet import ANSWER_COST, SMALL_ANSWER_BYTES
-from persist_shard.watch import Pushes
+from persist_shard.watch import Pushes, change_pieces
 
 MIB = 1 << 20
 HELD = "persist_answer_memory_bytes"
@@ -197,3 +197,16 @@ def test_no_large_message_of_a_change_is_kept_for_other_watchers():
         [first], [again] = (list(pushes.pieces(change, ())) for _ in range(2))
         assert first == again
         assert (first is again) == kept
+
+
+def test_no_message_of_the_history_before_a_restore_is_sent_to_those_who_watch_the_new_one():
+    """Seqnos begin anew with it, while the server that made the message lives on."""
+    pushes, shard = Pushes(), new_shard()
+    for incarnation in (7, 77):
+        info = ShardInfo(
+            shard=shard, seqno=4, since=Antichain.of(0), upper=Antichain.of(1), schemas=(), incarnation=incarnation
+        )
+        change = ShardMoved(info=info, batches=(append(0, 1).batch,))
+        [piece] = pushes.pieces(change, ())
+        assert piece.change.info.incarnation == incarnation
+        assert piece.change.chunk == next(change_pieces(change)).chunk
