@@ -95,10 +95,12 @@ class Stages:
     def whole(self, session_id: str, stage: pb.CatalogStage) -> list[bytes]:
         """All pieces, each a StageChangesRequest. Raises LeaseExpired when not all are there, InvalidArgument."""
         stage_id, elements = stage_in(stage)
-        found = self._open.get((session_id, stage_id))
+        at = session_id, stage_id
+        found = self._open.get(at)
         if found is None or found.next != elements or found.elements != elements:
             raise _forgotten(stage_id)
         found.used = self._runtime.monotonic()
+        self._open.move_to_end(at)
         return [found.pieces[offset] for offset in sorted(found.pieces)]
 
     def drop(self, session_id: str, stage_id: bytes | None = None) -> None:

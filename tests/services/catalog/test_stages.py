@@ -133,6 +133,18 @@ async def test_what_was_abandoned_is_forgotten_even_if_nobody_asks_for_anything(
     await tasks.close()
 
 
+async def test_one_that_is_asked_for_again_and_again_keeps_no_other_from_being_forgotten():
+    clock = Hasty()
+    it = stages(clock)
+    it.add("asked", piece(0, 6))
+    it.add("stale", piece(0))
+    for _ in range(3):
+        clock.seconds += limits.LEASE_SECONDS / 2
+        it.whole("asked", piece(0).stage)
+    assert len(it) == 1
+    assert it.holds("asked")
+
+
 async def test_what_is_kept_of_a_piece_are_the_bytes_that_count():
     """Parsed, each element takes many times its bytes; and fields of other releases are not counted."""
     it = stages()
