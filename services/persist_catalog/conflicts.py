@@ -4,44 +4,77 @@ through, for each of those who began before.
 Source: catalog-semantics.md sections 1.2.7 and 1.3 (footprints).
 """
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.kinds import AnyKind, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, by_time
 from persist.core.catalog.snapshot import Change
-from persist.runtime import system
 from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.mirror import TAIL_UPDATES, Mirror
+from persist_catalog.passed import Passed, in_steps
 
-STEP: Final = 250
-"""Changes that are looked at before others get their turn at the event loop."""
 KEPT_FROM: Final = 100
 """What so many changes touched is kept for the next one who asks."""
 
-T = TypeVar("T")
-
 
 class Conflicts:
-    """Of transactions with what a mirror remembers."""
+    """Of transactions with what a mirror remembers, and longer than that: what came, by hashes."""
 
     def __init__(self, mirror: Mirror, codec: RowCodec) -> None:
         self._mirror = mirror
         self._codec = codec
         self._known: OrderedDict[int, Touched] = OrderedDict()
         self._kept = 0
+        self._passed = Passed()
+        self._taking = asyncio.Lock()
 
-    async def met(self, footprint: Footprint, lower: int) -> tuple[int, list[tuple[str, object]]] | None:
+    @contextmanager
+    def held(self, lower: int) -> Iterator[None]:
+        """Until the end of the block, remember what came from ``lower`` on: for one that waits, however many others go
+        before it."""
+        self._passed.held.append(lower)
+        try:
+            yield
+        finally:
+            self._passed.held.remove(lower)
+            self._passed.trim()
+
+    async def take(self, begun: int) -> None:
+        """Remember what came since the last call, while the mirror does. ``begun``: what was before is not asked for.
+
+        Where more came than the mirror remembers, all before is forgotten.
+        """
+        async with self._taking:
+            if self._passed.upper < begun:
+                self._passed.begin(begun)
+            while (upper := self._mirror.upper) > self._passed.upper:
+                times = self._mirror.times_since(self._passed.upper)
+                if times is None:
+                    self._passed.begin(self._mirror.lower)
+                    continue
+                async for updates in in_steps(times):
+                    await self._passed.add(updates[0].ts, await self._touched(updates))
+                self._passed.upper = upper
+
+    async def met(self, footprint: Footprint, lower: int, begun: int) -> tuple[int, list[tuple[str, object]]] | None:
         """How many changes came from ``lower`` on, and the objects among them that matter. None: not remembered.
 
         Raises InvalidArgument for an upper that was never returned.
         """
-        times = self._mirror.times_since(lower)
-        if times is None:
-            return None
+        await self.take(begun)
         count, found = 0, dict[tuple[str, object], None]()
+        while (times := self._mirror.times_since(lower)) is None:
+            if lower < self._passed.since:
+                return None
+            lower, met = await self._passed.met_by(footprint, lower)
+            found.update(met)
+            count += len(met)
+            await self.take(begun)
         for updates in times:
             touched = await self._touched(updates)
             count += touched.changes
@@ -72,14 +105,6 @@ async def touched_by(changes: Iterable[Change]) -> Touched:
     async for change in in_steps(changes):
         touched.add(change)
     return touched
-
-
-async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items; others get their turn at the event loop between many of them."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % STEP == 0:
-            await system().sleep(0)
 
 
 def changes_of(codec: RowCodec, updates: Iterable[RowUpdate]) -> Iterator[Change]:

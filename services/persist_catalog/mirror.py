@@ -79,6 +79,11 @@ class Mirror:
         return self.raw.upper
 
     @property
+    def lower(self) -> int:
+        """Updates from this time on are remembered."""
+        return self._lower
+
+    @property
     def history(self) -> int | None:
         """Which history of the catalog it shows, as the log says."""
         return self._log.history
@@ -269,7 +274,8 @@ class Mirror:
         self._tail.append(updates)
         self._remembered += len(updates)
         self._bytes += _bytes_of(updates)
-        while (self._remembered > self._tail_max and len(self._tail) > 1) or self._bytes > self._bytes_max:
+        # The newest stay however many they are: who appended them has yet to look at what they touch.
+        while len(self._tail) > 1 and (self._remembered > self._tail_max or self._bytes > self._bytes_max):
             gone = self._tail.popleft()
             self._remembered -= len(gone)
             self._bytes -= _bytes_of(gone)

@@ -5,6 +5,7 @@ Source: style.md rule 12; protos/persist/v1/catalog.proto.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -208,7 +209,8 @@ class CatalogServicer(CatalogServiceServicer):
     async def _wanted(self, it: Serving, session: WriteSession, request: pb.CommitRequest) -> WantedCommit:
         if request.HasField("stage"):
             pieces = partial(it.stages.whole, session.session_id, request.stage)
-            return Staged(request, lambda: self._runtime.offload(_staged_in, request, pieces()))
+            kept = partial(it.stages.kept, session.session_id, request.stage.stage_id)
+            return Staged(request, lambda: self._runtime.offload(_staged_in, request, pieces()), kept)
         count = len(request.changes.kinds)
         if count > CHANGES_MAX:
             raise RequestTooLarge(
@@ -357,9 +359,15 @@ def role_of(context: Context) -> str:
 
 
 class Staged:
-    """What stands for a transaction that was staged. ``assemble``: all of it, when it is asked for."""
+    """What stands for a transaction that was staged. ``assemble``: all of it, when it is asked for. ``kept``: the block
+    until the end of which it stays."""
 
-    def __init__(self, request: pb.CommitRequest, assemble: Callable[[], Awaitable[ReadyCommit]]) -> None:
+    def __init__(
+        self,
+        request: pb.CommitRequest,
+        assemble: Callable[[], Awaitable[ReadyCommit]],
+        kept: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         """Raises InvalidArgument, InvalidId."""
         stage_id, elements = stage_in(request.stage)
         if not request.token or not request.body or request.changes.kinds or request.footprint.keys:
@@ -370,11 +378,16 @@ class Staged:
         self.body = body_in(request, ())
         what = (stage_id, elements, time_in(request, "base_upper"), request.token, time_in(request, "ts"), self.body)
         self.name = sha256(repr(what).encode()).digest()
-        self._assemble = assemble
+        self.base_upper = time_in(request, "base_upper")
+        self._assemble, self._kept = assemble, kept
 
     async def whole(self) -> ReadyCommit:
         """See WantedCommit."""
         return await self._assemble()
+
+    def kept(self) -> AbstractContextManager[None]:
+        """See WantedCommit."""
+        return self._kept()
 
 
 def _statements_in(request: pb_ddl.ExecuteRequest) -> tuple[Statement, ...]:

@@ -5,7 +5,10 @@ forgotten, and sent again. Source: protos/persist/v1/catalog.proto, StageChanges
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from persist.errors import InvalidArgument, LeaseExpired, Overloaded, RequestTooLarge
@@ -36,7 +39,8 @@ Data: TypeAlias = bytes
 class Stage:
     """What came of one transaction so far, by offsets; ``next`` is the offset of what is to come.
 
-    ``used``: when it was last asked for; ``moved``: when it last got something new.
+    ``used``: when it was last asked for; ``moved``: when it last got something new; ``waiting``: how many commits wait
+    for their turn with it.
 
     Pieces are bytes, of which is kept what counts: parsed, many small elements take twenty times as much.
     """
@@ -48,6 +52,7 @@ class Stage:
     moved: float = 0.0
     next: int = 0
     came: int = 0
+    waiting: int = 0
     pieces: dict[int, Data] = field(default_factory=dict)
 
 
@@ -103,6 +108,23 @@ class Stages:
         self._open.move_to_end(at)
         return [found.pieces[offset] for offset in sorted(found.pieces)]
 
+    @contextmanager
+    def kept(self, session_id: str, stage_id: bytes) -> Iterator[None]:
+        """Until the end of the block it makes room for no other, and is not forgotten but when it is dropped."""
+        at = session_id, stage_id
+        found = self._open.get(at)
+        if found is None:
+            yield
+            return
+        found.waiting += 1
+        try:
+            yield
+        finally:
+            found.waiting -= 1
+            if self._open.get(at) is found:
+                found.used = self._runtime.monotonic()
+                self._open.move_to_end(at)
+
     def drop(self, session_id: str, stage_id: bytes | None = None) -> None:
         """Forget a stage of a session, or all."""
         for at in [each for each in self._open if each[0] == session_id and stage_id in (None, each[1])]:
@@ -153,14 +175,17 @@ class Stages:
         return True
 
     def _stands_still(self, stage: Stage) -> bool:
+        if stage.waiting:
+            return False
         now = self._runtime.monotonic()
         due = stage.bytes * max(0.0, now - stage.begun - IDLE_SECONDS) / self.lease
         return now - stage.moved >= IDLE_SECONDS or stage.came < due
 
     def _sweep(self) -> None:
         until = self._runtime.monotonic() - self.lease
-        while self._open and next(iter(self._open.values())).used < until:
-            self._open.popitem(last=False)
+        old = takewhile(lambda at: self._open[at].used < until, self._open)
+        for at in [at for at in old if not self._open[at].waiting]:
+            del self._open[at]
 
     def _begin_sweeping(self) -> None:
         if not self._sweeping:

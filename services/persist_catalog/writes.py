@@ -7,6 +7,7 @@ import asyncio
 import copy
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -31,9 +32,10 @@ from persist.errors import CorruptData, Determinate, InvalidArgument, LocationEr
 from persist.typed import AnyKey, AnyValue
 from persist.wire.catalog.rpc import WriteSession
 from persist.wire.catalog.rpc_footprint import Touched
-from persist_catalog.conflicts import Conflicts, in_steps, sides, touched_by
+from persist_catalog.conflicts import Conflicts, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
+from persist_catalog.passed import in_steps
 from persist_catalog.sessions import OpenSession, ServedSessions
 
 GROUP_MAX: Final = 64
@@ -60,9 +62,18 @@ class ReadyCommit:
         """See WantedCommit."""
         return self
 
+    def kept(self) -> AbstractContextManager[None]:
+        """See WantedCommit."""
+        return nullcontext()
+
 
 class WantedCommit(Protocol):
     """What a request wants committed: all of it, or what stands for what was staged."""
+
+    @property
+    def base_upper(self) -> int:
+        """Where its transaction began."""
+        ...
 
     @property
     def token(self) -> Token | None:
@@ -81,6 +92,10 @@ class WantedCommit(Protocol):
 
     async def whole(self) -> ReadyCommit:
         """All of it. Raises LeaseExpired when it is not here, InvalidArgument."""
+        ...
+
+    def kept(self) -> AbstractContextManager[None]:
+        """What is here of it stays until the end of the block. Raises nothing."""
         ...
 
 
@@ -260,17 +275,20 @@ class Writes:
     async def _commit_large(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int:
         """Commit what is made ready beside others, who get their turns; then only what is new is looked at again.
 
-        One at a time: it takes many times the memory of its rows.
+        One at a time: it takes many times the memory of its rows. What it needs waits with it, so that each comes to
+        its turn, and is refused for nothing but what it depends on.
         """
-        async with self._one_large:
-            with no_collection():
-                return await self._once(session, request_id, wanted, lambda: self._made_ready(session, wanted))
+        with wanted.kept(), self._conflicts.held(wanted.base_upper):
+            async with self._one_large:
+                with no_collection():
+                    return await self._once(session, request_id, wanted, lambda: self._made_ready(session, wanted))
 
     async def _made_ready(self, session: OpenSession, wanted: WantedCommit) -> int:
         async with self._leadership.writing(session.token) as catalog:
             pass
         commit = await wanted.whole()
         await self._caught_up(catalog, commit)
+        looked = self._mirror.upper
         await self._check(commit)
         transaction = await self._transaction(catalog, commit)
         await prepare(transaction, self._codec)
@@ -280,9 +298,11 @@ class Writes:
             done = self._done(commit)
             if done is None:
                 await self._caught_up(catalog, commit)
-                await self._check(commit)
+                await self._check(commit, looked)
                 done = await catalog.commit(transaction, ts=commit.ts) - 1
                 self._conflicts.keep(done, touched)
+                # Before the next change, which it may leave no room for.
+                await self._conflicts.take(self._leadership.begun)
             return done
 
     async def _known(self, session: OpenSession, request_id: bytes, wanted: WantedCommit) -> int | None:
@@ -308,8 +328,10 @@ class Writes:
         known = self._mirror.raw.row(row)
         return None if known is None else first_outcome(commit.token, self._codec.decode(known)[1], commit.body)
 
-    async def _check(self, commit: ReadyCommit) -> None:
+    async def _check(self, commit: ReadyCommit, looked: int = 0) -> None:
         """Raise OutOfSync if something was committed from the base on that the transaction depends on.
+
+        ``looked``: what was committed before matters not.
 
         Raises InvalidArgument for a base of another epoch, or one that was never returned.
         """
@@ -320,7 +342,8 @@ class Writes:
                 base_upper=commit.base_upper,
                 begun=self._leadership.begun,
             )
-        found = await self._conflicts.met(commit.footprint, commit.base_upper)
+        lower = max(looked, commit.base_upper)
+        found = await self._conflicts.met(commit.footprint, lower, self._leadership.begun)
         if found is None:
             raise OutOfSync(
                 "too much was committed meanwhile", hint="run the transaction again", updates="many", keys="unknown"

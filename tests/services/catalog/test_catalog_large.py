@@ -33,7 +33,7 @@ from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, RoleRef, Space
 from persist.errors import InvalidArgument, RequestTooLarge
 from persist.v1 import catalog_pb2 as pb
-from persist_catalog import stages
+from persist_catalog import passed, stages
 from persist_catalog.servicer import Serving as Served
 
 ROWS = 1_200
@@ -126,6 +126,40 @@ async def test_large_one_that_something_came_before_changes_nothing_and_is_run_a
         assert (shown(mine), len(serving.stages)) == ({"0": 1}, 0)
         await mine.set(SETTING, {SettingKey(f"many {number}"): Setting("1") for number in range(ROWS)})
         assert shown(mine) == {"1": ROWS}
+
+
+@pytest.mark.parametrize("kept", [passed.KEPT_MAX, ROWS // 2])
+async def test_those_that_depend_on_nothing_of_each_other_are_all_committed(kept: int, monkeypatch):
+    """However many changes those before them make: of what a server keeps for each what it waits for is a part.
+
+    ``kept``: what it keeps where none waits.
+    """
+    monkeypatch.setattr(passed, "KEPT_MAX", kept)
+    monkeypatch.setattr(passed, "HELD_MAX", 10 * ROWS)
+    monkeypatch.setattr(passed, "PIECE", 100)
+    async with one_server() as (serving, catalog, mine):
+        serving.mirror._tail_max = ROWS // 2
+        sessions = [mine, *[await catalog.join() for _ in range(3)]]
+        # The first one writes what the one that comes last looked at.
+        last = await catalog.join()
+        late, early = last.transaction(), last.upper
+        late.set(SETTING, SettingKey("0: 7"), Setting("late"))
+        async with serving.leadership._turn:
+            waiting = [asyncio.create_task(each.commit(apart(each, number))) for number, each in enumerate(sessions)]
+            while len(serving.writes._conflicts._passed.held) < len(sessions):
+                await asyncio.sleep(0.001)
+        assert len(set(await asyncio.gather(*waiting))) == len(sessions)
+        assert serving.writes._conflicts._passed.held == []
+        assert serving.mirror.since(early) is None
+        assert (await catalog.open_read_only()).count(SETTING) >= len(sessions) * ROWS
+        with pytest.raises(OutOfSync, match="0: 7" if kept > 10 * ROWS else "too much"):
+            await last.commit(late)
+
+
+def apart(catalog: Any, number: int) -> CatalogTransaction:
+    transaction: CatalogTransaction = catalog.transaction()
+    transaction.set_all(SETTING, ((SettingKey(f"{number}: {each}"), Setting("1")) for each in range(ROWS)))
+    return transaction
 
 
 async def test_what_a_server_forgot_is_sent_again():

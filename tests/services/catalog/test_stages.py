@@ -145,6 +145,22 @@ async def test_one_that_is_asked_for_again_and_again_keeps_no_other_from_being_f
     assert it.holds("asked")
 
 
+async def test_one_whose_commit_waits_for_its_turn_is_neither_forgotten_nor_makes_room():
+    clock = Hasty()
+    it = stages(clock)
+    it.add("waits", piece(0, 6, size=limits.BYTES_MAX))
+    it.add("stale", piece(0, size=limits.BYTES_MAX))
+    with it.kept("waits", ID), it.kept("other", ID):
+        clock.seconds += limits.IDLE_SECONDS * 2
+        it.add("next", piece(0, size=limits.BYTES_MAX))
+        assert (it.holds("waits"), it.holds("stale")) == (True, False)
+        clock.seconds += limits.LEASE_SECONDS * 2
+        assert len(it) == 1
+    assert len(it.whole("waits", piece(0).stage)) == 1
+    clock.seconds += limits.LEASE_SECONDS * 2
+    assert len(it) == 0
+
+
 async def test_what_is_kept_of_a_piece_are_the_bytes_that_count():
     """Parsed, each element takes many times its bytes; and fields of other releases are not counted."""
     it = stages()

@@ -5,7 +5,7 @@ two different names with one fingerprint would only make a client run its transa
 catalog-semantics.md sections 1.2.6 and 1.3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -48,6 +48,21 @@ class Touched:
         self.changes = 0
         self._objects: dict[AnyKind, set[AnyKey]] = {}
         self._names: dict[tuple[AnyKind, bytes], AnyKey] = {}
+
+    @property
+    def objects(self) -> Mapping[AnyKind, Set[AnyKey]]:
+        """The keys of objects, by kind."""
+        return self._objects
+
+    @property
+    def names(self) -> Iterable[tuple[AnyKind, bytes]]:
+        """Kinds and fingerprints."""
+        return self._names.keys()
+
+    @property
+    def kinds(self) -> list[str]:
+        """The tags of kinds."""
+        return [kind.tag for kind in self._objects]
 
     def add(self, change: Change) -> None:
         """One more change."""
