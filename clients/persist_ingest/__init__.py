@@ -15,10 +15,10 @@ from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.joining import add_export
 from persist_ingest.pipeline.claims import Claim, claims
 from persist_ingest.pipeline.creation import abandon
-from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions
+from persist_ingest.pipeline.pipeline import Pipeline
 from persist_ingest.pipeline.records import Records, Source, SourceNotFound
 from persist_ingest.pipeline.reporting.status import ExportStatus, SourceStatus, status
-from persist_ingest.pipeline.running import Step
+from persist_ingest.pipeline.running import PipelineOptions, Step
 
 __all__ = [
     "Claim",

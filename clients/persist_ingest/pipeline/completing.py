@@ -12,8 +12,9 @@ from persist import LeaseExpired, LocationError, UsageError
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import PATIENCE_SECONDS, Pace
-from persist_ingest.pipeline.pipeline import Pipeline, PipelineOptions
+from persist_ingest.pipeline.pipeline import Pipeline
 from persist_ingest.pipeline.records import Records, Source, SourceNotFound
+from persist_ingest.pipeline.running import PipelineOptions
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, snapshotted, troubles
 from persist_ingest.sources.port import HeldUp, SourceFailure
 

@@ -13,7 +13,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import persist
@@ -43,14 +42,13 @@ from persist.sources import (
 )
 from persist.typed import Record
 from persist_ingest.location import Location, client
-from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
-from persist_ingest.pipeline.running import Runner, Step
+from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import held, running, stall
@@ -66,6 +64,7 @@ from persist_ingest.sources.port import (
     is_apart,
 )
 from persist_ingest.sources.registry import pulled_type
+from persist_ingest.sources.tables.silence import ended_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,32 +77,6 @@ PATIENCE_SECONDS: Final = 300.0
 """How long the upstream or the stores may be away before a pipeline gives up."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at what is recorded of the source's exports, before each of which nothing is released."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineOptions:
-    """How a pipeline runs; none of it changes what it writes.
-
-    ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
-    after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
-    TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
-    compactions of the bindings. ``pace``: of snapshots that it goes on with. ``state_dir``: where the newest rows of
-    upserts are kept on this machine; empty: in the user's folder of temporary files.
-    """
-
-    tick_ms: int = 250
-    commit_steps_late: int = 1
-    retain_ms: int = 600_000
-    minter: str = ""
-    told_ms: int = 2_000
-    forget_ms: int = 5_000
-    pace: Pace = field(default_factory=Pace)
-    state_dir: str = ""
-
-    @property
-    def paced(self) -> Pace:
-        """How snapshots are gone on with, here."""
-        return dataclasses.replace(self.pace, state_dir=self.state_dir or self.pace.state_dir)
 
 
 class Pipeline:
@@ -162,6 +135,10 @@ class Pipeline:
         Waits while upstream or stores are away, up to five minutes, and for locks of others as long as it takes. Raises
         SourceFailure and other usage errors (definite; ``status`` shows them), LocationError.
         """
+        with ended_by(self._stop):
+            return self._run(steps, until)
+
+    def _run(self, steps: int | None, until: Callable[[Step], bool]) -> Step | None:
         patience = self._runtime.monotonic() + PATIENCE_SECONDS
         number, step = 0, None
         while not self._stop.is_set():
@@ -183,6 +160,10 @@ class Pipeline:
                 self._complain(error)
                 self._tell("stalled", None, error, force=True)
             except (LocationError, LeaseExpired) as error:
+                if self._stop.is_set():
+                    # Broken off, maybe: nothing more is asked of what does not answer.
+                    self._close_reader()
+                    break
                 if self._runtime.monotonic() > patience:
                     self._failed(error)
                     raise
@@ -195,7 +176,10 @@ class Pipeline:
         return step
 
     def stop(self) -> None:
-        """Have ``run`` return after the step it is at. From any thread, or a signal handler."""
+        """Have ``run`` return after the step it is at, or amid it where its upstream says nothing.
+
+        From any thread, or a signal handler.
+        """
         self._stop.set()
 
     def step(self) -> Step:

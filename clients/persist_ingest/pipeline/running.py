@@ -3,12 +3,14 @@
 A Spark job costs about 100 ms whatever it does. Source: sources.md section 6.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from persist import Antichain, PersistError, UsageError
 from persist.sources import SourceFrontier
+from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.work import Done, Work, carry_out
 
 if TYPE_CHECKING:
@@ -16,6 +18,32 @@ if TYPE_CHECKING:
 
 SPARK_BYTES_MIN: Final = 16 << 20
 """Upstream bytes of a step from which on a Spark job is worth its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """How a pipeline runs; none of it changes what it writes.
+
+    ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
+    after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
+    TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
+    compactions of the bindings. ``pace``: of snapshots that it goes on with. ``state_dir``: where the newest rows of
+    upserts are kept on this machine; empty: in the user's folder of temporary files.
+    """
+
+    tick_ms: int = 250
+    commit_steps_late: int = 1
+    retain_ms: int = 600_000
+    minter: str = ""
+    told_ms: int = 2_000
+    forget_ms: int = 5_000
+    pace: Pace = field(default_factory=Pace)
+    state_dir: str = ""
+
+    @property
+    def paced(self) -> Pace:
+        """How snapshots are gone on with, here."""
+        return dataclasses.replace(self.pace, state_dir=self.state_dir or self.pace.state_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from persist_ingest.pipeline.records import SILENT_MS, Source
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
+from persist_ingest.sources.tables.silence import ended_by
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ class Watch:
     def _begin(self, action: Callable[[], object], export: str = "") -> None:
         def run() -> None:
             try:
-                action()
+                with ended_by(self._stopped):
+                    action()
                 self.errors.pop(export, None)
                 self._lost.pop(export, None)
             except SnapshotLost:

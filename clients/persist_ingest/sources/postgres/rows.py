@@ -9,7 +9,7 @@ statement wait all who use the table. Source: sources.md section 1; PostgreSQL d
 import importlib.util
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -25,9 +25,12 @@ from persist_ingest.sources.postgres.session import (
     UpstreamConnection,
     classify,
     ended_when_still,
+    kept_alive,
     settings,
+    watched,
 )
 from persist_ingest.sources.tables.gathering import Ints
+from persist_ingest.sources.tables.silence import Aside
 
 Columns: TypeAlias = list[Callable[[], ArrowArray]]
 
@@ -89,40 +92,64 @@ def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) ->
     from adbc_driver_manager import Error
     from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
+    opened: list[Any] = []
+
+    def begun() -> Any:
+        opened.append(connection := dbapi.connect(kept_alive(dsn), autocommit=True))
+        opened.append(cursor := connection.cursor())
+        for setting in settings(lock_seconds):
+            cursor.execute(setting)
+        connection.adbc_connection.set_autocommit(False)
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor
+
+    def ended() -> None:
+        while opened:
+            with suppress(Error):
+                opened.pop().close()
+
+    aside = Aside(watched(dsn))
     try:
-        with closing(dbapi.connect(dsn, autocommit=True)) as connection, closing(connection.cursor()) as cursor:
-            for setting in settings(lock_seconds):
-                cursor.execute(setting)
-            connection.adbc_connection.set_autocommit(False)
-            for statement in statements:
-                cursor.execute(statement)
-            yield _ByAdbc(cursor)
+        yield _ByAdbc(aside, aside.call(begun))
     except Error as error:
         raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+    finally:
+        aside.close(ended)
 
 
 class _ByAdbc:
     """Columns come as they are where that gives what changes give, and as text where it would not."""
 
-    def __init__(self, cursor: object) -> None:
+    def __init__(self, aside: Aside, cursor: object) -> None:
+        """SUBTLE: nothing but a thread of its own can wait for libpq's blocking calls and be broken off."""
+        self._aside = aside
         self._cursor: Any = cursor
 
     def rows(self, sql: str) -> list[SqlRow]:
         from adbc_driver_manager import Error
 
         try:
-            self._cursor.execute(sql)
-            return [tuple(row) for row in self._cursor.fetchall()]
+            return self._aside.call(lambda: self._asked(sql))
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+
+    def _asked(self, sql: str) -> list[SqlRow]:
+        self._cursor.execute(sql)
+        return [tuple(row) for row in self._cursor.fetchall()]
+
+    def _opened(self, sql: str) -> pa.RecordBatchReader:
+        self._cursor.execute(sql)
+        reader: pa.RecordBatchReader = self._cursor.fetch_record_batch()
+        return reader
 
     def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
         from adbc_driver_manager import Error
 
         chosen = [name if kind.native else shown(name) for name, kind in zip(names, kinds, strict=True)]
         try:
-            self._cursor.execute(f"SELECT {', '.join(chosen)} {source}")
-            for batch in _as_they_come(self._cursor.fetch_record_batch()):
+            sql = f"SELECT {', '.join(chosen)} {source}"
+            for batch in _as_they_come(self._aside, self._aside.call(lambda: self._opened(sql))):
                 yield [partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)]
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
@@ -143,10 +170,12 @@ class _ByCopy:
             yield _columns(chunk, kinds)
 
 
-def _as_they_come(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _as_they_come(aside: Aside, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which has no sqlstate."""
     try:
-        yield from reader
+        batches = iter(reader)
+        while (batch := aside.call(lambda: next(batches, None))) is not None:
+            yield batch
     except OSError as error:
         raise classify(None, str(error).splitlines()[0]) from None
 

@@ -4,7 +4,7 @@ Every session shows values in one form, whatever the database's settings are. So
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -16,6 +16,7 @@ from persist.runtime import system
 from persist.typed import SqlRow
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.tables.lending import Lending
+from persist_ingest.sources.tables.silence import LOOK_SECONDS, Aside, Silence
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -48,6 +49,13 @@ BUSY_SECONDS: Final = 15.0
 HELD_SECONDS: Final = 600.0
 """For how long a process that stands still may keep others from a table that it has begun to read."""
 _CONNECT_SECONDS: Final = "10"
+_KEPT_ALIVE: Final = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "6",
+    "tcp_user_timeout": "120000",
+}
+"""Of a connection whose other end is gone the kernel learns by these alone, in about two minutes."""
 _SECRETS: Final = ("password", "sslpassword")
 _SLOT_BUSY: Final = "55006"
 _AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57014", "55006", "40001", "40P01"})
@@ -79,6 +87,74 @@ def settings(lock_seconds: float | None) -> tuple[str, ...]:
     return (*_SETTINGS, f"SET lock_timeout = {lock_ms}")
 
 
+def watched(dsn: str) -> Silence:
+    """How long the server of a connection string is silent."""
+    asked = make_conninfo("", **{"connect_timeout": _CONNECT_SECONDS, **conninfo_to_dict(dsn)}).encode()
+    return Silence(lambda: bool(psycopg.pq.PGconn.ping(asked) == psycopg.pq.Ping.OK))
+
+
+def kept_alive(dsn: str) -> str:
+    """A connection string that says when the kernel gives a connection up, unless it does by itself."""
+    return make_conninfo("", **{**_KEPT_ALIVE, **conninfo_to_dict(dsn)})
+
+
+class _Watched(psycopg.Connection[Any]):
+    """A connection that is ended where its server is silent for too long.
+
+    SUBTLE: psycopg waits in this one method, whatever for, and comes back to what it waits with every LOOK_SECONDS.
+    """
+
+    silence: Silence | None = None
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        waited = self._bounded(gen, self.silence) if self.silence is not None else gen
+        return super().wait(waited, *args, **{"interval": LOOK_SECONDS, **kwargs} if not args else kwargs)
+
+    def _bounded(self, gen: Generator[Any, Any, T], silence: Silence) -> Generator[Any, Any, T]:
+        try:
+            wanted = next(gen)
+            silence.heard()
+            while True:
+                if ready := (yield wanted):
+                    silence.heard()
+                else:
+                    self._looked(silence)
+                wanted = gen.send(ready)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
+    def _looked(self, silence: Silence) -> None:
+        try:
+            silence.look()
+        except BaseException:
+            # In the midst of an answer there is nothing else to be done with it.
+            self.pgconn.finish()
+            raise
+
+
+def _connected(conninfo: str, silence: Silence) -> _Watched:
+    """A new connection, made aside: connecting can take a limit for each address that the server has."""
+    aside, made = Aside(silence), list[_Watched]()
+
+    def connect() -> _Watched:
+        made.append(_Watched.connect(conninfo, autocommit=True))
+        return made[0]
+
+    def ended() -> None:
+        for each in made:
+            each.close()
+
+    try:
+        connection = aside.call(connect)
+    except BaseException:
+        aside.close(ended)
+        raise
+    aside.close(lambda: None)
+    connection.silence = silence
+    return connection
+
+
 class UpstreamConnection:
     """One connection. Raises SourceFailure (refused for good) and LocationError (away, or busy: again later)."""
 
@@ -86,8 +162,9 @@ class UpstreamConnection:
         """``lock_seconds``: how long to wait for a lock, then HeldUp is raised; None: LOCK_SECONDS."""
         self._dsn = dsn
         try:
-            conninfo = make_conninfo(dsn, replication="database") if replication else dsn
-            self._connection = psycopg.Connection.connect(conninfo, autocommit=True)
+            conninfo = kept_alive(dsn)
+            conninfo = make_conninfo(conninfo, replication="database") if replication else conninfo
+            self._connection = _connected(conninfo, watched(dsn))
         except psycopg.Error as error:
             raise Determinate(
                 "cannot connect to PostgreSQL",
