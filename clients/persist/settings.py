@@ -58,7 +58,8 @@ class Settings:
     """Bytes that compaction replaced after which a rollup is written at once, so that they can be deleted. At least
     sixteen times the state's own bytes, as a rollup writes those."""
     reclaim_after_ms: int = 60_000
-    """After so long it is written for fewer, too, by the process that replaced them, however quiet the shard is."""
+    """After so long it is written for fewer, too, however quiet the shard is: by the process that replaced them, or
+    after twice as long by another one that has committed something since."""
     gc_versions_max: int = 3840
     """Seqnos one collection of garbage reaches over."""
     maintenance_timeout_ms: int = 600_000

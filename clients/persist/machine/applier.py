@@ -87,6 +87,10 @@ class Applier:
         self.compactor = compactor
         self.on_commit: Callable[[StateDiff], None] = lambda change: None
         """Called after every commit of this process, unless the history that it is of was replaced by then."""
+        self.on_install: Callable[[ShardId], object] = lambda shard: None
+        """Called whenever another state is known."""
+        self.replaced: tuple[int, ...] = ()
+        """Seqnos of commits that were read, above the newest rollup, which released blobs of batches."""
         self._versions = versions
         self._settings = settings
         self._runtime = runtime
@@ -259,6 +263,11 @@ class Applier:
             return True
         self._histories += is_other
         self._version = version
+        if version.replaced or self.replaced:
+            newest = max(version.state.rollups, default=0)
+            noted = version.replaced if is_other else (*self.replaced, *version.replaced)
+            self.replaced = tuple([each for each in noted if each > newest])
+        self.on_install(self.shard)
         if known is None or _stirs(version.state, known.state):
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()

@@ -50,7 +50,7 @@ class ShardCache(Generic[K]):
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept: OrderedDict[ShardId, K] = OrderedDict()
-        self._sizes: dict[ShardId, tuple[int, int]] = {}
+        self._sizes: dict[ShardId, tuple[int, int, int]] = {}
         self.bytes = 0
         """The estimate of all of them."""
 
@@ -73,21 +73,32 @@ class ShardCache(Generic[K]):
         """What is kept of it, in whatever order."""
         return self._kept.get(shard)
 
+    def grown(self, shard: ShardId) -> None:
+        """Note that another state of it is known, and forget others if it takes much more than the one before.
+
+        Bounded in cost, and next to nothing for most commits.
+        """
+        kept = self._kept.get(shard)
+        if kept is not None and self._measure(shard, kept):
+            self._make_room(shard)
+
     def put(self, shard: ShardId, kept: K) -> None:
         """Keep it."""
         self._kept[shard] = kept
         self._measure(shard, kept)
         self._make_room(shard)
 
-    def _measure(self, shard: ShardId, kept: K) -> None:
+    def _measure(self, shard: ShardId, kept: K) -> bool:
+        """Estimate it, if that is due; whether it was."""
         state = kept.state
-        before, due = self._sizes.get(shard, (0, 0))
-        if before and (state is None or state.seqno < due):
-            return
+        before, due, incarnation = self._sizes.get(shard, (0, 0, 0))
+        if before and (state is None or (state.seqno < due and state.incarnation == incarnation)):
+            return False
         size, batches = (SHARD_BYTES, 0) if state is None else estimated(state)
         seqno = 0 if state is None else state.seqno + max(AGAIN_COMMITS, batches // 16)
-        self._sizes[shard] = size, seqno
+        self._sizes[shard] = size, seqno, 0 if state is None else state.incarnation
         self.bytes += size - before
+        return True
 
     def _make_room(self, asked: ShardId) -> None:
         passed = 0

@@ -22,6 +22,7 @@ from persist.errors import (
     LocationError,
     NotReadable,
     PersistError,
+    ShardNotFound,
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
@@ -34,6 +35,7 @@ from persist.machine.parts.place import PlaceOf
 from persist.machine.parts.written import NotingWritten, ReadingWritten, WrittenParts
 from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
 from persist.machine.upkeep.finalizer import ShardFinalizer
+from persist.machine.upkeep.looks import Looks
 from persist.machine.upkeep.maintenance import Maintenance
 from persist.machine.versions import Versions
 from persist.retry.attempts import Attempts
@@ -51,6 +53,8 @@ R = TypeVar("R")
 if TYPE_CHECKING:
     from persist.machine.compaction.scheduler import CompactionScheduler
 
+LOOKED_AT_ONCE: Final = 2
+"""Quiet shards that are opened again at a time, to be looked at."""
 SINCE_SECONDS: Final = 1.0
 """For how long watchers get no news of a since that moved, while nothing else does."""
 
@@ -64,6 +68,7 @@ class _Shard:
         versions: Versions,
         tasks: Tasks,
         hints: Hints,
+        looks: Looks,
         owner: str,
         compactor: str,
         settings: Settings,
@@ -77,7 +82,7 @@ class _Shard:
             self.applier, versions.consensus, tasks, settings=settings, runtime=runtime, counts=counts
         )
         self.maintenance = Maintenance(
-            self.applier, versions, tasks, hints, settings=settings, runtime=runtime, counts=counts
+            self.applier, versions, tasks, hints, looks, settings=settings, runtime=runtime, counts=counts
         )
         self.finalizer = ShardFinalizer(self.applier, versions, self.maintenance, settings=settings, runtime=runtime)
         self.in_use = 0
@@ -116,6 +121,8 @@ class LocalShards:
         self._intake = Intake(self._blob, self._written, settings=self._settings, runtime=self._runtime, counts=counts)
         self._tasks = Tasks(counts)
         self._hints = Hints()
+        self._looks = Looks(self._look)
+        self._looking = asyncio.Semaphore(LOOKED_AT_ONCE)
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes)
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
@@ -274,6 +281,7 @@ class LocalShards:
             await self._workers.close()
             self._workers = None
         self._closed = True
+        self._looks.close()
         for known in [*self._shards]:
             known.maintenance.close()
             await known.applier.close()
@@ -307,6 +315,30 @@ class LocalShards:
         if known is not None and self._owners is not None:
             known.applier.compactor = owner
 
+    def _look(self, shard: ShardId, seconds: float) -> None:
+        """Look for what may be deleted of a quiet shard, which is opened again if it was forgotten."""
+        known = self._shards.peek(shard)
+        if known is not None and known.state is not None:
+            known.maintenance.look(seconds)
+        else:
+            self._tasks.spawn(self._look_again(shard, seconds), "looking at a quiet shard")
+
+    async def _look_again(self, shard: ShardId, seconds: float) -> None:
+        async with self._looking:
+            deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+            known = self._of(shard)
+            known.in_use += 1
+            try:
+                await known.applier.refresh(deadline)
+                known.maintenance.look(seconds)
+                await known.maintenance.settled(deadline)
+            except ShardNotFound:
+                return
+            except LocationError:
+                self._looks.add(shard, 2 * seconds)
+            finally:
+                known.in_use -= 1
+
     def _deadline(self, timeout: float) -> Deadline:
         return Deadline(self._runtime, timeout, once=True)
 
@@ -321,12 +353,14 @@ class LocalShards:
                 self._versions,
                 self._tasks,
                 self._hints,
+                self._looks,
                 self._owner,
                 self._owners.of(shard) if self._owners is not None else "",
                 self._settings,
                 self._runtime,
                 self._counts,
             )
+            known.applier.on_install = self._shards.grown
             self._shards.put(shard, known)
         return known
 

@@ -27,6 +27,7 @@ from persist.errors import (
     VersionMismatch,
     check,
 )
+from persist.machine.garbage.released import replaces
 from persist.machine.gate import Gate
 from persist.machine.guard import Guard
 from persist.machine.identity import Identity
@@ -58,11 +59,13 @@ class Version:
     """A state and the checksum of the diff that made it, by which a rewound or forked history is noticed.
 
     ``head``: the first bytes of that diff's frame, its own checksum among them, after which the next one is set.
+    ``replaced``: seqnos of the diffs read for it which released blobs of batches.
     """
 
     state: State
     diff_checksum: int
     head: bytes = b""
+    replaced: tuple[int, ...] = ()
 
     @property
     def seqno(self) -> int:
@@ -278,7 +281,7 @@ class Versions:
         """
         shard, page = version.state.shard, self._settings.recent_diffs_max
         state, seen, head = version.state, version.diff_checksum, version.head
-        at = after
+        at, replaced = after, list[int]()
         while True:
             entries = await self._scan(shard, at, page, deadline)
             if not entries:
@@ -287,14 +290,15 @@ class Versions:
                 return None
             seen, head = _same(shard, entries[0], seen), entries[0].data[:HEAD_BYTES]
             for piece in _pieces(entries[1:]):
-                state = await self._aside(_size(piece), _applied, shard, state, piece)
+                state, gone = await self._aside(_size(piece), _applied, shard, state, piece)
+                replaced += gone
                 seen, head = crc32c(piece[-1].data), piece[-1].data[:HEAD_BYTES]
             at = state.seqno
             if len(entries) < page:
                 break
         if state is version.state and version.diff_checksum:
             return version
-        return Version(state=state, diff_checksum=seen, head=head)
+        return Version(state=state, diff_checksum=seen, head=head, replaced=tuple(replaced))
 
     async def _aside(self, size: int, function: Callable[..., T], *args: object) -> T:
         """What a pure function of so many stored bytes returns: on the event loop only where that takes no time."""
@@ -354,10 +358,15 @@ def _decoded_all(shard: ShardId, entries: Sequence[Entry]) -> list[StateDiff]:
     return [decode_diff(entry.data, shard, entry.seqno) for entry in entries]
 
 
-def _applied(shard: ShardId, state: State, entries: Sequence[Entry]) -> State:
+def _applied(shard: ShardId, state: State, entries: Sequence[Entry]) -> tuple[State, list[int]]:
+    """The state after these diffs, and which of them released blobs of batches."""
+    replaced = []
     for entry in entries:
-        state = apply_diff(state, _decoded(shard, entry, state.seqno))
-    return state
+        change = _decoded(shard, entry, state.seqno)
+        state = apply_diff(state, change)
+        if replaces(change):
+            replaced.append(change.seqno_to)
+    return state, replaced
 
 
 def _decoded(shard: ShardId, entry: Entry, after: int) -> StateDiff:

@@ -58,9 +58,9 @@ async def test_a_shard_that_goes_quiet_gives_back_what_was_replaced():
         await filled(client, shard)
         await compacted(client, shard)
         await given_back(client, shard)
-        known = as_a(LocalShards, client._location.shards)._of(shard)
+        looks = as_a(LocalShards, client._location.shards)._looks
         async with asyncio.timeout(60):
-            while not known.maintenance.idle:
+            while shard in looks:
                 await asyncio.sleep(0.01)
 
 
@@ -95,6 +95,34 @@ async def test_what_a_reader_holds_is_given_back_once_it_lets_go():
         assert await unnamed(client, shard) >= 12
         await reader.expire()
         await given_back(client, shard)
+
+
+async def test_what_a_process_that_ended_had_replaced_is_given_back_by_the_next_that_writes():
+    place, shard = memory_place(), ShardId.new()
+    async with client_of(place, settings=BLOBS) as client:
+        await filled(client, shard)
+        await compacted(client, shard)
+    async with client_of(place, settings=SOON) as client:
+        assert await unnamed(client, shard) >= 12
+        await filled(client, shard, lower=12, count=1)
+        await given_back(client, shard)
+
+
+async def test_shards_that_readers_hold_are_forgotten_and_opened_again_for_their_looks():
+    async with client_of(memory_place(), settings=dataclasses.replace(SOON, shard_cache_bytes=1)) as client:
+        shards, held = as_a(LocalShards, client._location.shards), []
+        for _ in range(6):
+            shard = ShardId.new()
+            await filled(client, shard, count=4)
+            held.append((shard, await client.open_reader(shard)))
+            await compacted(client, shard)
+        async with asyncio.timeout(60):
+            while len(shards._shards) > 2:
+                await asyncio.sleep(0.01)
+                await shards.open(new_shard(), timeout=30)
+        for shard, reader in held:
+            await reader.expire()
+            await given_back(client, shard)
 
 
 def metered(name: str, settings: Settings) -> tuple[LocalShards, Meter]:

@@ -9,10 +9,10 @@ import boto3
 import pytest
 
 from persist.core.ids import ShardId, WriterId, part_key
-from persist.errors import Indeterminate, LocationError
-from persist.runtime import system
+from persist.errors import Determinate, Indeterminate, LocationError
+from persist.runtime import SystemRuntime, system
 from persist.settings import Settings
-from persist.storage.blob.s3 import PART_BYTES, make_client
+from persist.storage.blob.s3 import MANY_AGAIN_SECONDS, PART_BYTES, make_client
 from persist.storage.blob.s3_location import S3Location
 from persist.storage.blob.s3_probe import probe
 from persist.storage.metered import Meter
@@ -76,6 +76,34 @@ async def test_a_service_that_deletes_one_at_a_time_is_asked_for_many_only_once(
         await blob.delete_many(names, timeout=T)
         assert (meter.requests["DeleteObjects"], meter.requests["DeleteObject"] - sent[1]) == (sent[0], 3)
         assert [await blob.get(name, timeout=T) for name in names] == [None] * 3
+        await blob.close()
+
+
+async def test_a_service_that_wants_another_checksum_is_asked_for_one_at_a_time_and_for_many_after_a_while(
+    fresh_s3_uri: Callable[[], str],
+) -> None:
+    uri, meter, names = fresh_s3_uri(), Meter(), [key() for _ in range(3)]
+    ahead = 0.0
+
+    class Later(SystemRuntime):
+        def monotonic(self) -> float:
+            return super().monotonic() + ahead
+
+    async with HttpFaultProxy(port_of(uri), (Refusal(status=400, code="MissingContentMD5"),)) as proxy:
+        location = through(uri, proxy.endpoint)
+        blob = open_blob(location, settings=Settings(), runtime=Later(), count_request=meter.count_request)
+        for name in names:
+            await blob.set(name, b"value", timeout=T)
+        proxy.probability = 1.0
+        with pytest.raises(Determinate):
+            await blob.delete_many(names, timeout=T)
+        proxy.probability = 0.0
+        await blob.delete_many(names, timeout=T)
+        assert [await blob.get(name, timeout=T) for name in names] == [None] * 3
+        asked = meter.requests["DeleteObjects"]
+        ahead = MANY_AGAIN_SECONDS
+        await blob.delete_many(names, timeout=T)
+        assert (asked, meter.requests["DeleteObjects"]) == (1, 2)
         await blob.close()
 
 

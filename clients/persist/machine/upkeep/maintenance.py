@@ -19,6 +19,7 @@ from persist.errors import Indeterminate, LocationError, UnsafeConfiguration
 from persist.machine.applier import Applier
 from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
+from persist.machine.upkeep.looks import Looks
 from persist.machine.versions import Versions
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
@@ -31,8 +32,6 @@ from persist.typed import Work
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 60.0
 """The longest pause after failed work; each failure in a row doubles the pause."""
-RECLAIM_SECONDS_MAX: Final = 3600.0
-"""The longest time between two looks at a quiet shard for what may be deleted by then; each look doubles it."""
 STATES_WRITTEN: Final = 16
 """A rollup for the sake of replaced bytes is written when they are so many times its own."""
 
@@ -58,6 +57,7 @@ class Maintenance:
         versions: Versions,
         tasks: Tasks,
         hints: Hints,
+        looks: Looks,
         *,
         settings: Settings,
         runtime: Runtime,
@@ -65,6 +65,7 @@ class Maintenance:
     ) -> None:
         self._applier = applier
         self._hints = hints
+        self._looks = looks
         self._versions = versions
         self._tasks = tasks
         self._settings = settings
@@ -74,22 +75,17 @@ class Maintenance:
         self._rollups = _Duty("writing a rollup")
         self._collections = _Duty("collecting garbage")
         self._running: set[asyncio.Task[None]] = set()
-        self._look: asyncio.TimerHandle | None = None
-        self._look_seconds = 0.0
         self._closed = False
         applier.on_commit = weakly(self.after_commit)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do without a commit."""
-        return self._look is None
+        """Whether nothing is under way. What is to be looked at later needs nothing that is kept here."""
+        return not self._running
 
     def close(self) -> None:
         """Begin nothing by itself any more."""
         self._closed = True
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
 
     def after_commit(self, change: StateDiff) -> None:
         """Start the work that this process has claimed in the newest state, without waiting for it."""
@@ -111,36 +107,41 @@ class Maintenance:
     def _reclaim_soon(self, state: State) -> None:
         """Roll up for the sake of what was replaced since the last time, if that is much; look again later otherwise.
 
-        Not claimed: two processes that do so at once do no harm.
+        Not claimed: two processes that do so at once do no harm. What other processes replaced, or left behind with
+        older rollups, is looked at too: they may have ended before they did. Later, as they mostly have not.
         """
         newest, rollup = state.latest_rollup
         replaced = self.collector.released.replaced_bytes(newest)
-        if not replaced:
-            return
         if replaced >= max(self._settings.reclaim_bytes, STATES_WRITTEN * rollup.encoded_bytes):
             self._begin(self._rollups, lambda: self._roll_up(state))
-        if self._look is None:
-            self._look_seconds = self._settings.reclaim_after_ms / 1000
-            self._look_later()
+        seconds = self._settings.reclaim_after_ms / 1000
+        if replaced:
+            self._looks.add(state.shard, seconds)
+        elif self._replaced(state) or len(state.rollups) > 1:
+            self._looks.add(state.shard, 2 * seconds)
 
-    def _look_later(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(self._look_seconds, self._reclaim)
+    def _replaced(self, state: State) -> bool:
+        """Whether anything was replaced since the newest rollup, as far as this process committed or read it."""
+        newest = state.latest_rollup[0]
+        read = any(seqno > newest for seqno in self._applier.replaced)
+        return read or self.collector.released.replaced_bytes(newest) > 0
 
-    def _reclaim(self) -> None:
-        """Delete what was replaced since the last rollup, or go on with it: a quiet shard has no commit that would."""
-        self._look = None
+    def look(self, seconds: float) -> None:
+        """Delete what was replaced since the last rollup, or go on with it: a quiet shard has no commit that would.
+
+        ``seconds``: for how long this look was waited for; the next one, if any, is twice as far away.
+        """
         state = self._applier.cached
         if state is None or self._closed:
             return
-        if self.collector.released.replaced_bytes(state.latest_rollup[0]):
-            self._begin(self._rollups, lambda: self._roll_up(state))
+        if self._replaced(state):
+            self._begin(self._rollups, self._roll_up_replaced)
         elif gc_boundary(state, versions_max=self._settings.gc_versions_max) is not None:
             self._begin(self._collections, self._collect)
         elif len(state.rollups) < 2:
             return
         # What readers hold, or a store refused to delete, may go later.
-        self._look_seconds = min(2 * self._look_seconds, RECLAIM_SECONDS_MAX)
-        self._look_later()
+        self._looks.add(state.shard, 2 * seconds)
 
     async def settled(self, deadline: Deadline) -> None:
         """Return once what this process claimed is done, or the deadline has passed."""
@@ -181,6 +182,13 @@ class Maintenance:
 
     async def _roll_up(self, state: State) -> None:
         await self.roll_up(state, Deadline(self._runtime, self._settings.blob_timeout_ms / 1000))
+
+    async def _roll_up_replaced(self) -> None:
+        deadline = Deadline(self._runtime, self._settings.blob_timeout_ms / 1000)
+        # Of several processes that look, one rolls up.
+        state = await self._applier.refresh(deadline)
+        if self._replaced(state):
+            await self.roll_up(state, deadline)
 
     async def roll_up(self, state: State, deadline: Deadline) -> bool:
         """Write ``state`` to Blob and link it. Whether it was linked. Raises LocationError."""

@@ -35,8 +35,10 @@ _MISSING: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 _FORBIDDEN: Final = frozenset({"AccessDenied", "403", "AllAccessDisabled", "MethodNotAllowed", "InvalidAccessKeyId"})
 _NO_ROOM: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"})
 _THROTTLED: Final = frozenset({"SlowDown", "503 SlowDown", "TooManyRequests"})
-_NOT_OFFERED: Final = frozenset({"NotImplemented", "MethodNotAllowed", "501"})
-"""Answers of services that know no DeleteObjects."""
+_NOT_OFFERED: Final = frozenset({"NotImplemented", "MethodNotAllowed", "501", "MissingContentMD5"})
+"""Answers of services that know no DeleteObjects, or none with the checksum that is sent."""
+MANY_AGAIN_SECONDS: Final = 600.0
+"""After so long such a service is asked again: it may have been a proxy's answer."""
 _NEVER_SENT: Final = (
     exceptions.EndpointConnectionError,
     exceptions.ConnectTimeoutError,
@@ -81,7 +83,7 @@ class S3Blob:
         self._lock = threading.Lock()
         self._made: Any = None
         self._closed = False
-        self._deletes_many = True
+        self._many_again_at = 0.0
 
     @property
     def uri(self) -> str:
@@ -260,14 +262,14 @@ class S3Blob:
 
     def _delete_many(self, names: Sequence[str]) -> None:
         bucket = self._location.bucket
-        if self._deletes_many:
+        if self._runtime.monotonic() >= self._many_again_at:
             wanted: Record = {"Objects": [{"Key": name} for name in names], "Quiet": True}
             try:
                 answer = self._client.delete_objects(Bucket=bucket, Delete=wanted)
             except exceptions.ClientError as error:
                 if error.response.get("Error", {}).get("Code", "") not in _NOT_OFFERED:
                     raise
-                self._deletes_many = False
+                self._many_again_at = self._runtime.monotonic() + MANY_AGAIN_SECONDS
             else:
                 failed = [each for each in answer.get("Errors", ()) if each.get("Code", "") not in _MISSING]
                 if failed:
