@@ -26,7 +26,7 @@ MISTAKES = [
     pytest.param(lambda w: w.append(ROW, -1), errors.InvalidArgument, id="negative-time"),
     pytest.param(lambda w: w.append(ROW, 1 << 64), errors.InvalidArgument, id="time-over-u64"),
     pytest.param(lambda w: w.append(ROW, [1, 2]), errors.InvalidArgument, id="two-elements"),
-    pytest.param(lambda w: w.append(ROW, "9"), errors.InvalidArgument, id="frontier-is-text"),
+    pytest.param(lambda w: w.append(ROW, "soon"), errors.InvalidArgument, id="frontier-is-text"),
     pytest.param(lambda w: w.append(ROW, 9, timeout=0), errors.InvalidArgument, id="timeout-zero"),
     pytest.param(lambda w: w.append(ROW, 9, timeout="5"), errors.InvalidArgument, id="timeout-is-text"),
     pytest.param(wrong(ROW.drop_columns(["name"])), errors.SchemaMismatch, id="column-missing"),

@@ -96,11 +96,12 @@ def check_there(option: str, named: Collection[Name], there: Collection[Name]) -
 
 
 def check_distinct(exports: Collection[str]) -> None:
-    """Raise SourceFailure for two names that differ by case alone: in SQL exports are not distinguished by that."""
+    """Raise SourceFailure for two that are alike but for case: in SQL exports are not distinguished by that."""
     known: dict[str, str] = {}
     for export in exports:
-        other = known.setdefault(export.lower(), export)
-        if other != export:
+        other = known.get(export.lower())
+        known[export.lower()] = export
+        if other is not None:
             raise SourceFailure(
                 "two tables would be exports of one name", hint="make a source for each of them", tables=[other, export]
             )

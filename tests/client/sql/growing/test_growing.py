@@ -70,10 +70,10 @@ async def test_old_rows_have_nothing_in_it_at_any_time_and_new_ones_have_it(kind
             await last(session, 'alter table t add column note text, add "Big" numeric(12, 2)')
         ).tag == "ALTER TABLE"
         assert await rows(session, "show columns from t") == [
-            ("id", "BIGINT", "yes" if kind == "multiset" else "no", "" if kind == "multiset" else "yes"),
-            ("n", "INT", "yes", ""),
-            ("note", "TEXT", "yes", ""),
-            ("Big", "NUMERIC(12, 2)", "yes", ""),
+            ("id", "BIGINT", "yes" if kind == "multiset" else "no", "" if kind == "multiset" else "yes", ""),
+            ("n", "INT", "yes", "", ""),
+            ("note", "TEXT", "yes", "", ""),
+            ("Big", "NUMERIC(12, 2)", "yes", "", ""),
         ]
         await other.execute("insert into t values (3, 30, 'x', 1.5); insert into t (id, note) values (4, 'y')")
         found = await rows(session, 'select id, n, note, "Big"::text from t order by id')
@@ -397,7 +397,10 @@ async def test_what_is_wrong_with_a_column_is_said_and_nothing_happens():
             await session.execute("alter table v add column c int")
         assert (await last(session, "alter table if exists none add column c int")).notice
         assert (await session.environment.access.client.schema(await shard_of(session))).val.names == ["n"]
-        assert await rows(session, "show columns from t") == [("id", "BIGINT", "no", "yes"), ("n", "INT", "yes", "")]
+        assert await rows(session, "show columns from t") == [
+            ("id", "BIGINT", "no", "yes", ""),
+            ("n", "INT", "yes", "", ""),
+        ]
         with pytest.raises(SqlError):
             await session.execute("insert into t values (1, 2, 3)")
 

@@ -63,7 +63,8 @@ def _times(texts: ArrowArray, kind: pa.DataType) -> ArrowArray:
     if zone is not None:
         micros = micros - numbers.zone() * _MICROS
     seconds = days * _DAY + micros // _MICROS
-    numbers.check(np.abs(seconds) < _NEVER // _MICROS)
+    last, rest = divmod(_NEVER, _MICROS)
+    numbers.check((np.abs(seconds) < last) | ((seconds == last) & (micros % _MICROS < rest)))
     micros = np.where(infinite != 0, infinite * _NEVER, seconds * _MICROS + micros % _MICROS)
     return pa.array(micros, pa.int64(), mask=gone).view(pa.timestamp("us", zone))
 
