@@ -94,7 +94,7 @@ def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) ->
 
     opened: list[Any] = []
 
-    def begun() -> Any:
+    def begun() -> object:
         opened.append(connection := dbapi.connect(kept_alive(dsn), autocommit=True))
         opened.append(cursor := connection.cursor())
         for setting in settings(lock_seconds):
@@ -130,13 +130,10 @@ class _ByAdbc:
         from adbc_driver_manager import Error
 
         try:
-            return self._aside.call(lambda: self._asked(sql))
+            self._aside.call(lambda: self._cursor.execute(sql))
+            return [tuple(row) for row in self._aside.call(self._cursor.fetchall)]
         except Error as error:
             raise classify(error.sqlstate, str(error).splitlines()[0]) from None
-
-    def _asked(self, sql: str) -> list[SqlRow]:
-        self._cursor.execute(sql)
-        return [tuple(row) for row in self._cursor.fetchall()]
 
     def _opened(self, sql: str) -> pa.RecordBatchReader:
         self._cursor.execute(sql)

@@ -4,11 +4,12 @@ Every session shows values in one form, whatever the database's settings are. So
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
@@ -106,11 +107,12 @@ class _Watched(psycopg.Connection[Any]):
 
     silence: Silence | None = None
 
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+    def wait(self, gen: PQGen[T], interval: float = LOOK_SECONDS, timeout: float | None = None) -> T:
         waited = self._bounded(gen, self.silence) if self.silence is not None else gen
-        return super().wait(waited, *args, **{"interval": LOOK_SECONDS, **kwargs} if not args else kwargs)
+        # Releases before 3.3 have no limit here.
+        return super().wait(waited, interval) if timeout is None else super().wait(waited, interval, timeout)
 
-    def _bounded(self, gen: Generator[Any, Any, T], silence: Silence) -> Generator[Any, Any, T]:
+    def _bounded(self, gen: PQGen[T], silence: Silence) -> PQGen[T]:
         try:
             wanted = next(gen)
             silence.heard()
