@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from persist.core.ids import ABSENT, ShardId, rollup_key
 from persist.core.shard.commands import Rollup
-from persist.core.shard.diff import StateDiff, apply_diff, diff
+from persist.core.shard.diff import StateDiff, apply_diff, diff, replaces
 from persist.core.shard.state import FIRST_FORMAT, STATE_FORMAT, State
 from persist.errors import (
     CorruptData,
@@ -27,7 +27,6 @@ from persist.errors import (
     VersionMismatch,
     check,
 )
-from persist.machine.garbage.released import replaces
 from persist.machine.gate import Gate
 from persist.machine.guard import Guard
 from persist.machine.identity import Identity

@@ -547,3 +547,11 @@ def _filled(entry: SpineEntry, batches: tuple[HollowBatch, ...]) -> SpineBatch:
 
 def _hollow(spine: Iterable[SpineBatch]) -> tuple[HollowBatch, ...]:
     return tuple(chain.from_iterable(each.batches for each in spine))
+
+
+def replaces(change: StateDiff) -> bool:
+    """Whether a commit released blobs of batches, also one that was read: those do not say how large these were."""
+    if change.spine is None:
+        return False
+    gone = {key for splice in change.spine.splices for each in splice.released for key in each.keys}
+    return bool(gone) and not gone <= {part.key for splice in change.spine.splices for part in splice.parts}

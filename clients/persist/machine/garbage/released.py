@@ -101,14 +101,6 @@ def taken_up(change: StateDiff) -> set[str]:
     return keys
 
 
-def replaces(change: StateDiff) -> bool:
-    """Whether a commit released blobs of batches, also one that was read: those do not say how large these were."""
-    if change.spine is None:
-        return False
-    gone = {key for splice in change.spine.splices for each in splice.released for key in each.keys}
-    return bool(gone) and not gone <= taken_up(change)
-
-
 def _bytes(change: StateDiff, come: frozenset[str]) -> int:
     """Bytes in Blob that a commit replaced: those of what went, without the parts that came again."""
     if change.spine is None:
