@@ -50,7 +50,7 @@ class Touched:
         self._names: dict[tuple[AnyKind, bytes], AnyKey] = {}
 
     @property
-    def objects(self) -> Mapping[AnyKind, Set[AnyKey]]:
+    def objects(self) -> Mapping[AnyKind, Set[object]]:
         """The keys of objects, by kind."""
         return self._objects
 
