@@ -126,7 +126,8 @@ def test_a_body_in_too_small_pieces_is_refused_before_it_costs_much(here: Locati
 def test_a_body_that_came_slowly_gives_way_to_one_that_comes(tmp_path: Path) -> None:
     place = Location(directory=str(tmp_path / "data"))
     create(place, "hook", "webhook", {"check": "none", "maxBodyBytes": str(MIB)})
-    with served(place, options=ReceiverOptions(waiting_bytes=MIB + MIB // 2)) as port:
+    patient = Limits(stalled=60.0, body=60.0)
+    with served(place, options=ReceiverOptions(waiting_bytes=MIB + MIB // 2), limits=patient) as port:
         # Each sends nearly all of its body, and the last byte never.
         held = [connected(port, HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % MIB) for _ in range(2)]
         for each in held:
