@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from persist.client.sql.bind.typed import COMPARED, Change, Columns, bare, element, once, put, word_of
+from persist.client.sql.bind.typed import Change, Columns, bare, comparisons, element, once, put, word_of
 from persist.client.sql.errors import NOT_WHOLE, REFUSED_MARK, WHOLE_HINT, SqlFailed
 from persist.client.sql.parse.positions import where
 from persist.extras import extra
@@ -95,13 +95,8 @@ class Integers:
                 kind = node.args.get("to")
                 if is_integer(element(kind)) and self._columns.may_be_text(node.this):
                     yield node.this, True
-            elif isinstance(node, COMPARED):
-                yield from self._compared(node.this, [node.expression])
-                yield from self._compared(node.expression, [node.this])
-            elif isinstance(node, exp.In):
-                yield from self._compared(node.this, node.expressions)
-            elif isinstance(node, exp.Between):
-                yield from self._compared(node.this, [node.args["low"], node.args["high"]])
+            for one, others in comparisons(node):
+                yield from self._compared(one, others)
 
     def _compared(self, one: exp.Expr, others: Iterable[exp.Expr]) -> Iterator[tuple[exp.Expr, bool]]:
         if self._is_whole(one):

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from persist.client.sql.bind.time_texts import CLOCK, DATE, ZONE, times_of
-from persist.client.sql.bind.typed import COMPARED, Change, Columns, bare, element, once, put, word_of
+from persist.client.sql.bind.typed import Change, Columns, bare, comparisons, element, once, put, word_of
 from persist.client.sql.errors import NO_TIME, TIME_HINT, TIME_MARK, SqlFailed, SqlNotSupported
 from persist.client.sql.parse.positions import where
 from persist.extras import extra
@@ -68,13 +68,8 @@ class Times:
                     yield node, functools.partial(self._cast, node)
                 elif word_of(node.to) in ("TEXT", "VARCHAR") and self._kind(bare(node.this)) is not None:
                     yield node, functools.partial(_written, node)
-            elif isinstance(node, COMPARED):
-                yield from self._compared(node.this, [node.expression])
-                yield from self._compared(node.expression, [node.this])
-            elif isinstance(node, exp.In):
-                yield from self._compared(node.this, node.expressions)
-            elif isinstance(node, exp.Between):
-                yield from self._compared(node.this, [node.args["low"], node.args["high"]])
+            for one, others in comparisons(node):
+                yield from self._compared(one, others)
 
     def _is_to_change(self, node: exp.Cast) -> bool:
         given, kind = bare(node.this), element(node.to)

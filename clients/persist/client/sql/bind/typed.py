@@ -84,6 +84,17 @@ def bare(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def comparisons(node: exp.Expr) -> Iterator[tuple[exp.Expr, list[exp.Expr]]]:
+    """What a node compares: each side, and what that is compared with. Nothing where it is no comparison."""
+    if isinstance(node, COMPARED):
+        yield node.this, [node.expression]
+        yield node.expression, [node.this]
+    elif isinstance(node, exp.In):
+        yield node.this, node.expressions
+    elif isinstance(node, exp.Between):
+        yield node.this, [node.args["low"], node.args["high"]]
+
+
 def word_of(kind: object) -> str:
     """What sqlglot calls a type; empty: it is none."""
     return str(getattr(getattr(kind, "this", None), "name", ""))
