@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from client.collections.reading.lives import life, lives
 from client.support import SMALL, client_of, memory_place
 
 import persist
@@ -17,28 +18,21 @@ from persist.client.sql.session import SqlSession
 from persist.core.catalog.ddl.statements import CreateSource, Export, QualifiedName, Refresh
 from persist.retry.deadline import Deadline
 from persist.runtime import system
+from persist.typed import SqlRow
 
 
 @asynccontextmanager
-async def process(path: Path) -> AsyncIterator[SqlSession]:
-    """What a command does: a client and an environment of its own, both gone at its end."""
+async def embedded(path: Path) -> AsyncIterator[aio.Client]:
     async with await aio.embedded(path, settings=SMALL) as client:
-        environment = await client.environment()
-        session = SqlSession(environment)
-        try:
-            yield session
-        finally:
-            await session.close()
-            await environment.close()
+        yield client
 
 
-async def run(path: Path, *texts: str) -> list[tuple[object, ...]]:
-    """Each text by a process of its own; the rows of the last one."""
-    rows: list[tuple[object, ...]] = []
-    for text in texts:
-        async with process(path) as session:
-            rows = (await session.execute(text))[-1].rows
-    return rows
+def process(path: Path) -> AbstractAsyncContextManager[SqlSession]:
+    return life(lambda: embedded(path))
+
+
+async def run(path: Path, *texts: str) -> list[SqlRow]:
+    return await lives(lambda: embedded(path), *texts)
 
 
 async def test_a_view_shows_to_one_process_what_others_wrote_and_ended(tmp_path: Path) -> None:

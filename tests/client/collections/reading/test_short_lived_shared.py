@@ -3,13 +3,14 @@ it forward, each result once, whatever is killed."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from client.collections.reading.lives import life, lives
 from client.support import Place, client_of
 from forked import Fork, stream
 
@@ -29,26 +30,12 @@ def shared(tmp_path: Path, fresh_postgres_uri: Callable[[], str]) -> Place:
     return Place(f"file:{tmp_path / 'blob'}", fresh_postgres_uri())
 
 
-@asynccontextmanager
-async def process(place: Place) -> AsyncIterator[SqlSession]:
-    """What a command does: a client and an environment of its own, both gone at its end."""
-    async with client_of(place) as client:
-        environment = await client.environment()
-        session = SqlSession(environment)
-        try:
-            yield session
-        finally:
-            await session.close()
-            await environment.close()
+def process(place: Place) -> AbstractAsyncContextManager[SqlSession]:
+    return life(lambda: client_of(place))
 
 
 async def run(place: Place, *texts: str) -> list[SqlRow]:
-    """Each text by a process of its own; the rows of the last one."""
-    rows: list[SqlRow] = []
-    for text in texts:
-        async with process(place) as session:
-            rows = (await session.execute(text))[-1].rows
-    return rows
+    return await lives(lambda: client_of(place), *texts)
 
 
 DEFINED = (
