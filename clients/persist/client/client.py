@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 
 def _kept_queries() -> "QueryRunner":
-    from persist.client.sql.keeping import KeptQueries
+    with extra("sql"):
+        from persist.client.sql.keeping import KeptQueries
 
     return KeptQueries()
 

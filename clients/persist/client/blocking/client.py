@@ -31,6 +31,7 @@ from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
+from persist.extras import extra
 from persist.machine.garbage.sweeper import Swept
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -379,8 +380,8 @@ class Client(Opened):
         ``files``: COPY may read and write files of this process. ``runner``: the engine of its queries, such as a
         ``pyspark_persist.SparkRunner``; None: DuckDB. Needs the extra ``sql``. Raises as ``environment``.
         """
-        from persist.client.blocking.sql import SqlSession
-
+        with extra("sql"):
+            from persist.client.blocking.sql import SqlSession
         return self._give(
             SqlSession,
             self._run(self._inner.session(environment, role=role, files=files, runner=runner, endpoints=endpoints)),
@@ -394,8 +395,8 @@ class Client(Opened):
         ``patience``: seconds after which its ``work`` returns while what takes long goes on; None: once all are done.
         Needs the extra ``sql``. Raises as ``environment``.
         """
-        from persist.client.blocking.sql import ViewUpkeep
-
+        with extra("sql"):
+            from persist.client.blocking.sql import ViewUpkeep
         return self._give(
             ViewUpkeep, self._run(self._inner.views(runner, environment, patience=patience, endpoints=endpoints))
         )

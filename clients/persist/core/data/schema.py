@@ -87,7 +87,7 @@ class Schema:
 
     @property
     def declared(self) -> tuple[ArrowField, ...]:
-        """The key and val columns in the types that were given. Not kept with the shard, and of no matter to equality."""
+        """The key and val columns in the types that were given. The shard does not keep them; equality ignores them."""
         return self._declared
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.arrow import ArrowArray
+from persist.extras import extra
 from persist.typed import SqlRow
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType
@@ -89,8 +90,9 @@ def shown(name: str) -> str:
 
 @contextmanager
 def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) -> Iterator[Holder]:
-    from adbc_driver_manager import Error
-    from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
+    with extra("postgres-source"):
+        from adbc_driver_manager import Error
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
     opened: list[Any] = []
 
@@ -127,7 +129,8 @@ class _ByAdbc:
         self._cursor: Any = cursor
 
     def rows(self, sql: str) -> list[SqlRow]:
-        from adbc_driver_manager import Error
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
 
         try:
             self._aside.call(lambda: self._cursor.execute(sql))
@@ -141,7 +144,8 @@ class _ByAdbc:
         return reader
 
     def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
-        from adbc_driver_manager import Error
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
 
         chosen = [name if kind.native else shown(name) for name, kind in zip(names, kinds, strict=True)]
         try:

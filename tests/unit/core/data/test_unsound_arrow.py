@@ -1,4 +1,4 @@
-"""Arrow data that is not as its own type, or the schema, says: refused with the path to it, whatever kernels would do."""
+"""Arrow data that is not as its own type, or the schema, says: refused with the path to it, whatever kernels do."""
 
 import pickle
 from collections.abc import Callable
@@ -141,9 +141,7 @@ def broken(kind: str, wrong: list[int], *, nulls: bool = False, within: str = ""
 def view(wrong: list[int], sizes: list[int]) -> pa.Table:
     offsets, counts = np.array([0, 1], np.int32), np.array([1, 2], np.int32)
     own = [None, py_buffer(offsets), py_buffer(counts)]
-    table = updates(
-        pa.Array.from_buffers(pa.list_view(pa.float64()), 2, own, children=[pa.array([1.0, 2.0, 3.0])])
-    )
+    table = updates(pa.Array.from_buffers(pa.list_view(pa.float64()), 2, own, children=[pa.array([1.0, 2.0, 3.0])]))
     offsets[:], counts[:] = wrong, sizes
     return table
 
@@ -180,6 +178,11 @@ def test_data_whose_buffers_lead_elsewhere_is_refused_at_every_door(at: int) -> 
     with pytest.raises(InvalidArgument):
         updates_of(table, schema)
     with pytest.raises(InvalidArgument):
-        chunker = Chunker(rows_max=1, bytes_max=1 << 20)
-        for chunk in [*chunker.push(table), chunker.rest()]:
-            [normalise(each, schema) for each in chunk]
+        cut_and_normalise(table, schema)
+
+
+def cut_and_normalise(table: pa.Table, schema: Schema) -> None:
+    chunker = Chunker(rows_max=1, bytes_max=1 << 20)
+    for chunk in [*chunker.push(table), chunker.rest()]:
+        for each in chunk:
+            normalise(each, schema)

@@ -65,7 +65,7 @@ class Chunker:
         return self._bytes
 
     def push(self, table: pa.Table) -> Iterator[list[pa.Table]]:
-        """Take a table in; the chunks that became full, as slices. Raises InvalidArgument: it is not laid out as one."""
+        """Take a table in; the chunks that became full, as slices. Raises InvalidArgument: its buffers lack bytes."""
         at = 0
         row_bytes = max(1, laid_out(table).nbytes // max(1, table.num_rows))
         while at < table.num_rows:
