@@ -21,7 +21,7 @@ from persist.arrow.exact import cast_exactly
 
 ERROR_CHARS_MAX: Final = 500
 FEW: Final = 8
-"""So many of which one is bad are decoded one by one: halving them would be as many calls, and more where several are."""
+"""So many, of which one is bad, are decoded one by one: halving them takes as many calls, or more."""
 
 
 class Undecodable(ValueError):
