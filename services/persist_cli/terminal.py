@@ -129,6 +129,14 @@ def print_rows(rows: Sequence[Mapping[str, object]], *, title: str = "", caption
         print_table(columns, [[row.get(name, "") for name in columns] for row in rows], title=title, caption=caption)
 
 
+def print_list(columns: Sequence[str], rows: Sequence[Sequence[object]], noun: str, first: str) -> None:
+    """All that there is of a kind, and how many; where there is nothing, that, and how the ``first`` is made."""
+    if rows:
+        print_table(columns, rows, caption=counted(len(rows), noun))
+    else:
+        print(f"no {noun}s here: {first}")
+
+
 def counted(number: int, noun: str) -> str:
     """``1 row``, ``2 rows``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

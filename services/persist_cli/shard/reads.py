@@ -26,6 +26,7 @@ from persist_cli.terminal import (
     noted,
     print_json,
     print_json_line,
+    print_list,
     print_table,
     progress,
     shown,
@@ -75,7 +76,7 @@ def list_shards(
         return outcomes.code
     columns = (*(["name"] if called else []), *fields, *(["error"] if outcomes.failed else []))
     rows = [[_dated_cell(row.get(name)) for name in columns] for row in outcomes.rows]
-    print_table(columns, rows, caption=counted(len(rows), "shard"))
+    print_list(columns, rows, "shard", "persist shard append NAME FILE makes one")
     outcomes.say(place)
     return outcomes.code
 
