@@ -141,7 +141,7 @@ class Client(Opened):
     ) -> WriteHandle:
         """A writer, initialising a new shard with ``schema``; under a fresh writer id, or the one given.
 
-        Two RPCs at most. Raises as ``open``.
+        Two RPCs at most; of a name without rows its look-up twice. Raises as ``open``.
         """
         return self._give(
             WriteHandle, self._run(self._inner.open_writer(shard, schema=schema, writer_id=writer_id, timeout=timeout))
