@@ -1,6 +1,7 @@
 """What is declared not to be null inside of columns, at the doors of tables and handles; others declare less."""
 
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ def rows_of(table: persist.Table) -> list[tuple[object, object]]:
 
 @pytest.mark.parametrize("mode", ["direct", "wal"])
 def test_table_refuses_nulls_that_were_declared_away_and_still_lives_with_those_of_others(
-    mode: str, tmp_path: Path
+    mode: Literal["direct", "wal"], tmp_path: Path
 ) -> None:
     with persist.embedded(tmp_path) as client, persist.embedded(tmp_path) as other:
         table = client.table("t", schema=SCHEMA, mode=mode)

@@ -15,7 +15,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def ids(reader: persist.ReadHandle) -> list[object]:
+def ids(reader: persist.ReadHandle) -> list[int]:
     return [each["id"] for each in reader.snapshot().to_pylist()]
 
 

@@ -213,7 +213,7 @@ class Schema:
         kept = None if built_in(self.codec_name, self._key, self._val) else self._codec
         # SUBTLE: not the fields themselves, of which some forget when pickled that an item must not be null.
         is_strict = any(requires(each.type) for each in self._declared)
-        declared = pa.schema(self._declared).serialize().to_pybytes() if is_strict else b""  # type: ignore[arg-type]  # no nulls here
+        declared = pa.schema(self._declared).serialize().to_pybytes() if is_strict else b""
         return _unpickled, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept, declared)
 
 

@@ -68,7 +68,7 @@ def requires(kind: pa.DataType) -> bool:
     if is_encoded(kind):
         return requires(_within(kind))
     if T.is_map(kind):
-        return not kind.item_field.nullable or requires(kind.key_type) or requires(kind.item_type)  # type: ignore[attr-defined]  # its type says what it is
+        return not kind.item_field.nullable or requires(kind.key_type) or requires(kind.item_type)
     return any(not each.nullable or requires(each.type) for each in (kind.field(at) for at in range(kind.num_fields)))
 
 
@@ -83,7 +83,7 @@ def missing(array: ArrowArray, kind: pa.DataType, path: str) -> str | None:
         return None
     if T.is_struct(kind):
         # SUBTLE: flattened, the fields are null where the struct is, and so are theirs.
-        inner = [(f"{path}.{each.name}", each, child) for each, child in zip(kind, array.flatten(), strict=True)]  # type: ignore[attr-defined,call-overload]  # its type says what it is
+        inner = [(f"{path}.{each.name}", each, child) for each, child in zip(kind, array.flatten(), strict=True)]  # type: ignore[attr-defined]  # its type says what it is
         allowed = array.null_count
     elif T.is_map(kind):
         entries = map_entries(array).flatten()  # type: ignore[arg-type]  # narrower than Arrow is
@@ -116,7 +116,7 @@ def unsound(path: str, given: pa.DataType, error: Exception) -> InvalidArgument:
 
 def _within(kind: pa.DataType) -> pa.DataType:
     """What an encoding encodes."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type  # type: ignore[attr-defined,no-any-return]  # its type says what it is
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type  # type: ignore[attr-defined]  # its type says what it is
 
 
 def _check_layout(array: ArrowArray, path: str) -> None:

@@ -12,6 +12,7 @@ import persist
 from persist import aio
 from persist.client.collections.control.storage import ShardStorage
 from persist.client.shard import naming
+from persist.core.names import new_shard
 from persist.errors import AmbiguousName
 
 SCHEMA = persist.Schema(key={"id": pa.int64()})
@@ -29,7 +30,8 @@ async def test_statement_finds_what_was_made_behind_its_first_look(door: str, mo
     place = memory_place()
     async with client_of(place) as client, client_of(place) as other, session_of(client) as session:
         await session.execute("create table first (id bigint)")
-        look, looked = ShardStorage._check_hides, []
+        look = ShardStorage._check_hides
+        looked: list[Any] = []
 
         async def and_then(self: ShardStorage, hiding: Any) -> None:
             await look(self, hiding)
@@ -49,7 +51,8 @@ async def test_door_finds_the_table_that_was_made_behind_its_look(door: str, mon
     place = memory_place()
     async with client_of(place) as client, client_of(place) as other, session_of(client) as session:
         await session.execute("create table first (id bigint)")
-        derived, looked = naming.derived, []
+        derived = naming.derived
+        looked: list[str] = []
 
         async def and_then(location: Any, name: str, *args: Any, **more: Any) -> Any:
             found = await derived(location, name, *args, **more)
@@ -62,5 +65,5 @@ async def test_door_finds_the_table_that_was_made_behind_its_look(door: str, mon
         with pytest.raises(AmbiguousName) as refused:
             await made_by(other, door)
         found = refused.value.details["shards"]
-        assert all(str(naming.names.new_shard("made", mode)) in found for mode in ("direct", "wal"))
+        assert all(str(new_shard("made", mode)) in found for mode in ("direct", "wal"))
         assert await rows(session, "select id from made") == [(1,)]

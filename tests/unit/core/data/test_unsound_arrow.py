@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from persist.core.data.update import check_declared, normalise
 from persist.errors import InvalidArgument
 
 INT = pa.int64()
+ARROW: Any = pa
+"""Where it takes more than its stubs say."""
 C = pa.field("c", INT, nullable=False)
 STRICT = pa.struct([C])
 ITEM = pa.field("item", INT, nullable=False)
@@ -37,22 +40,22 @@ def struct_of(field: "pa.Field[pa.DataType]", child: ArrowArray, mask: list[bool
 def nested() -> ArrowArray:
     """``a.b[].c`` of three rows; the null is in the second."""
     inner = struct_of(C, pa.array([1, None, 3]))
-    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), inner)
+    lists = ARROW.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), inner)
     return struct_of(pa.field("b", lists.type), lists)
 
 
 def mapped(items: ArrowArray, kind: "pa.Field[pa.DataType]") -> ArrowArray:
     keys = pa.array([str(at) for at in range(len(items))])
-    return pa.MapArray.from_arrays([0, len(items)], keys, items, type=pa.map_(pa.string(), kind))
+    return ARROW.MapArray.from_arrays([0, len(items)], keys, items, type=ARROW.map_(pa.string(), kind))
 
 
 HOLDING_NULLS: list[tuple[str, Callable[[], ArrowArray]]] = [
     ("a.c", lambda: struct_of(C, pa.array([1, None]))),
     ("a.c", lambda: struct_of(C, pa.array([1, None, 3]), [True, False, False])),
-    ("a[]", lambda: pa.ListArray.from_arrays([0, 2], pa.array([1, None]), type=pa.list_(ITEM))),
-    ("a[]", lambda: pa.LargeListArray.from_arrays([0, 2], pa.array([1, None]), type=pa.large_list(ITEM))),
-    ("a[]", lambda: pa.FixedSizeListArray.from_arrays(pa.array([1, None]), type=pa.list_(ITEM, 2))),
-    ("a[].c", lambda: pa.ListArray.from_arrays([0, 2], struct_of(C, pa.array([1, None])))),
+    ("a[]", lambda: ARROW.ListArray.from_arrays([0, 2], pa.array([1, None]), type=pa.list_(ITEM))),
+    ("a[]", lambda: ARROW.LargeListArray.from_arrays([0, 2], pa.array([1, None]), type=pa.large_list(ITEM))),
+    ("a[]", lambda: ARROW.FixedSizeListArray.from_arrays(pa.array([1, None]), type=pa.list_(ITEM, 2))),
+    ("a[].c", lambda: ARROW.ListArray.from_arrays([0, 2], struct_of(C, pa.array([1, None])))),
     ("a.b[].c", nested),
     ("a[].value", lambda: mapped(pa.array([1, None]), pa.field("value", INT, nullable=False))),
     ("a[].value.c", lambda: mapped(struct_of(C, pa.array([None], INT)), pa.field("value", STRICT))),
@@ -100,7 +103,7 @@ def test_null_under_a_null_is_none() -> None:
     assert normalise(updates(hidden), schema).column("a").to_pylist() == [{"c": 1}, None]
     lists = pa.array([[1], None, []], pa.list_(ITEM))
     assert normalise(updates(lists), Schema({"k": INT}, {"a": lists.type})).column("a").to_pylist() == [[1], None, []]
-    fixed = pa.FixedSizeListArray.from_arrays(
+    fixed = ARROW.FixedSizeListArray.from_arrays(
         pa.array([1, 2, None, None]), type=pa.list_(ITEM, 2), mask=pa.array([False, True])
     )
     assert normalise(updates(fixed), Schema({"k": INT}, {"a": fixed.type})).column("a").to_pylist() == [[1, 2], None]
@@ -108,7 +111,7 @@ def test_null_under_a_null_is_none() -> None:
 
 def test_null_as_the_key_of_a_map_is_refused() -> None:
     keys = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([None], pa.string()))
-    given = pa.MapArray.from_arrays([0, 1], keys, pa.array([1]))
+    given = ARROW.MapArray.from_arrays([0, 1], keys, pa.array([1]))
     with pytest.raises(InvalidArgument, match="missing") as caught:
         normalise(updates(given), Schema({"k": INT}, {"a": given.type}))
     assert caught.value.details["column"] == "a[].key"
