@@ -95,7 +95,7 @@ class Client(ShardClient):
         CodecMismatch, InvalidArgument.
         """
         deadline = self._location.attempts.deadline(timeout)
-        complete = await self._completing(shard, deadline)
+        complete = await self._behind_its_log(shard, deadline)
         if complete is not None:
             await complete(seconds(deadline))
         reader = await super().open_reader(
@@ -110,7 +110,7 @@ class Client(ShardClient):
         reader.complete = complete
         return reader
 
-    async def _completing(
+    async def _behind_its_log(
         self, given: ShardId | str, deadline: Deadline
     ) -> Callable[[float | None], Awaitable[object]] | None:
         """What brings the shard of a name to the end of its log; None: it has none, or nothing may be written here."""

@@ -253,7 +253,7 @@ def _fields(given: FieldsLike, role: Role) -> pa.Schema:
     return pa.schema([_field(name, item, role) for name, item in items])
 
 
-def _declared(given: FieldsLike, stored: pa.Schema) -> tuple[ArrowField, ...]:
+def _declared(given: pa.Schema | Mapping[str, pa.DataType | ArrowField], stored: pa.Schema) -> tuple[ArrowField, ...]:
     """The columns, which are sound, in the types that were given."""
     kinds = [given.field(name) if isinstance(given, pa.Schema) else given[name] for name in stored.names]
     types = [kind.type if isinstance(kind, pa.Field) else kind for kind in kinds]

@@ -7,7 +7,7 @@ import pytest
 
 import persist as library
 
-ROOT = Path(__file__).resolve().parents[2] / "services" / "persist_cli"
+ROOT = Path(__file__).resolve().parents[3] / "services" / "persist_cli"
 LISTS = {
     ("shard", "list"): "no shards here: persist shard append",
     ("source", "list"): "no sources here: persist source create",
@@ -17,7 +17,7 @@ LISTS = {
     ("view", "list"): "no views here: persist sql 'CREATE MATERIALIZED VIEW",
 }
 OTHERS = {("backup", "list")}
-"""Refused where there are none, with what makes one: ``admin/test_backup.py``."""
+"""Refused where there are none, with what makes one: ``test_backup.py``."""
 
 
 @pytest.fixture(scope="module")
