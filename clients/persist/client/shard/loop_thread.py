@@ -186,7 +186,9 @@ class LoopThread:
             work.close()
 
     @contextlib.contextmanager
-    def holding(self, opening: Work[T], close: Callable[[T], Coroutine[object, object, object]]) -> Iterator[T]:
+    def holding(
+        self, opening: Coroutine[object, object, T], close: Callable[[T], Coroutine[object, object, object]]
+    ) -> Iterator[T]:
         """What ``opening`` gives, closed when the block ends, without waiting: for generators. Raises as ``run``.
 
         SUBTLE: a generator that is dropped ends in the thread that collects it. On that of the loop no end of anything
