@@ -17,7 +17,7 @@ MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
 BUG_SEEDS = 60 if FULL else 16
 FLEET_BUG_SEEDS = 40
 BUG_EXAMPLES = 400 if FULL else 60
-POINTS_ALIKE = 10_000 if FULL else 3
+POINTS_ALIKE = 10_000 if FULL else 2
 """Points of the story at which a process crashes, of each step, change and side of it."""
 STORY_APPENDS = 33 if FULL else 7
 """Appends in the story that crashes at every point."""
