@@ -42,7 +42,7 @@ BUSY = dataclasses.replace(SMALL, rollup_every=8)
 MANUAL = dataclasses.replace(SMALL, compaction=False)
 TINY = Budget(memory_bytes=1, part_bytes=1 << 16)
 """Every pass merges two runs, into parts of 64 KiB."""
-TIMES = 400 if FULL else 160
+TIMES = 400 if FULL else 100
 """Appends beside a listen."""
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
 
