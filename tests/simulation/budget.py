@@ -3,7 +3,7 @@
 import os
 
 FULL = os.environ.get("PERSIST_SIM") == "full"
-SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "8"))
+SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "4"))
 FLEETS = int(os.environ.get("PERSIST_SIM_FLEETS", "600" if FULL else "1"))
 SEED = os.environ.get("PERSIST_SIM_SEED", "")
 """Only this one: how a failure asks to be seen again."""
