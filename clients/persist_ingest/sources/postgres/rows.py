@@ -102,10 +102,10 @@ def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) ->
     def begun() -> _Session:
         opened.append(session := _Session(kept_alive(dsn)))
         for setting in settings(lock_seconds):
-            session.rows(setting)
+            session.run(setting)
         session.connection.set_autocommit(False)
         for statement in statements:
-            session.rows(statement)
+            session.run(statement)
         return session
 
     def ended() -> None:
@@ -182,19 +182,17 @@ class _Session:
         self._reader = pa.RecordBatchReader.from_stream(handle)
         return self._reader
 
-    def rows(self, sql: str) -> list[SqlRow]:
+    def run(self, sql: str) -> pa.Table:
         """All that a statement gives."""
-        columns = [column.to_pylist() for column in self.read(sql).read_all().columns]
-        return list(zip(*columns, strict=True))
+        return self.read(sql).read_all()
 
     def close(self) -> None:
         from adbc_driver_manager import Error
 
-        with suppress(Error):
-            self._leave()
-            self._statement.close()
-            self.connection.close()
-            _databases.give(self._uri, self._database)
+        for end in (self._leave, self._statement.close, self.connection.close):
+            with suppress(Error, OSError):
+                end()
+        _databases.give(self._uri, self._database)
 
     def _leave(self) -> None:
         if self._reader is not None:
@@ -214,9 +212,10 @@ class _ByAdbc:
         from adbc_driver_manager import Error
 
         try:
-            return self._aside.call(lambda: self._session.rows(sql))
+            found = self._aside.call(lambda: self._session.run(sql))
         except (Error, OSError) as error:
             raise _classified(error) from None
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
         from adbc_driver_manager import Error
