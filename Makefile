@@ -50,7 +50,8 @@ sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py te
 	tests/conformance/test_contention.py
 sim_places = tests/client tests/ingest/sources/postgres tests/ingest/pipeline/anew/test_postgres_pieces.py \
 	tests/ingest/pipeline/anew/test_postgres_first.py tests/ingest/pipeline/anew/test_postgres_over.py \
-	tests/ingest/pipeline/postgres/test_postgres_many.py
+	tests/ingest/pipeline/postgres/test_postgres_many.py tests/ingest/pipeline/upserts/test_postgres_keyed.py \
+	tests/ingest/pipeline/brought/test_brought_times.py
 sim_laws = tests/property tests/unit tests/ingest/decode/test_decode.py tests/ingest/sources/test_ranges.py \
 	tests/spark/read/test_rows.py tests/spark/change/test_pairing.py
 PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places laws)
