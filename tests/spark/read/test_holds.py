@@ -115,7 +115,7 @@ def kill_planners() -> int:
 
 def plans(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"plan_data_source_read" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return "plan_data_source_read".startswith(Path(f"/proc/{pid}/comm").read_text().rstrip())
     return False
 
 
