@@ -21,7 +21,11 @@ def spark_forks() -> Iterator[str]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, PRELOAD, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory(prefix="spark-forks-") as folder:
         address = f"{folder}/socket"
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([PRELOAD, *filter(None, sys.path)]), "PYTHONHASHSEED": "0"}
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([PRELOAD, *filter(None, sys.path)]),
+            "PYTHONHASHSEED": "0",
+        }
         os.environ["PERSIST_TEST_SPARK_FORKS"] = address
         with subprocess.Popen(
             [sys.executable, "-u", "-m", "spark_forks", address], stdin=subprocess.PIPE, env=environ

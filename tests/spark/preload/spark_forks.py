@@ -23,7 +23,12 @@ ADDRESS = "PERSIST_TEST_SPARK_FORKS"
 JVM = "PERSIST_TEST_SPARK_JVM"
 """Names, in the environment of a fork, the process that started its shadow."""
 PRELOADED = (
-    "numpy", "pandas", "pyarrow.compute", "persist.aio", "persist.client.blocking.client", "pyspark_persist",
+    "encodings.idna", "numpy", "pandas", "pyarrow.compute", "persist.aio", "persist.catalog",
+    "persist.client.blocking.client", "persist.client.shard.compaction", "persist.machine.parts.merging",
+    "persist.storage.blob.file", "persist.storage.consensus.sqlite", "persist_ingest.pipeline.work",
+    *(f"pyspark_persist.{name}" for name in (
+        "change.among", "change.pairing", "change.source", "change.tasks", "compact", "read.streaming", "write.writing",
+    )),
     "pyspark.worker", "pyspark.sql.streaming.datasource",
     *(f"pyspark.sql.worker.{name}" for name in (
         "commit_data_source_write", "create_data_source", "lookup_data_sources", "plan_data_source_read",
@@ -33,8 +38,8 @@ PRELOADED = (
 GARBAGE = 50_000
 """Objects between two looks for cycles, which importing makes none of."""
 
-_ARCHIVES = ("/pyspark.zip", "-src.zip")
-"""Spark has its own package first on the path, as one: what comes from there is compiled anew by each process."""
+_ARCHIVES = (".zip", ".jar")
+"""Spark has its own packages first on the path, as such: each process lists them, and compiles what comes from there."""
 _STANDARD = (0, 1, 2)
 _look = gc.collect
 
