@@ -39,7 +39,7 @@ GARBAGE = 50_000
 """Objects between two looks for cycles, which importing makes none of."""
 
 _ARCHIVES = (".zip", ".jar")
-"""Spark has its own packages first on the path, as such: each process lists them, and compiles what comes from there."""
+"""Spark has its own packages first on the path, as such: each process lists them, and compiles what comes from them."""
 _STANDARD = (0, 1, 2)
 _look = gc.collect
 
