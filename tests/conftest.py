@@ -64,8 +64,14 @@ ORDER = (
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
-# Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here.
-JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here. What
+# is compiled so has little room, which is swept for what is not used, to be compiled again later: a tenth of what the
+# driver costs. Collections of all memory come for want of room for classes, and for pages of 64 MiB, which each sort
+# and aggregate of a few rows fills with nothing.
+JVM_OPTIONS = [
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m"),
+    "-Dspark.buffer.pageSize=1m",
+]
 CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
 """Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
 if CLASSES.exists():
