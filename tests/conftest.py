@@ -47,8 +47,8 @@ settings.load_profile("steady")
 
 
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
-JVM_WORKERS = 2
-"""Processes that may have a JVM of Spark, and as many others that may have one of Kafka; more do not fit in 8 GB."""
+JVM_WORKERS = {SPARK: 2, KAFKA: 1}
+"""Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
 LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
@@ -100,7 +100,7 @@ class Scheduling(LoadScopeScheduling):
 
     def _next_of(self, node: WorkerController) -> str | None:
         """The first unit of work that is for this process."""
-        few = {SPARK: self.nodes[:JVM_WORKERS], KAFKA: self.nodes[-JVM_WORKERS:]}
+        few = {SPARK: self.nodes[: JVM_WORKERS[SPARK]], KAFKA: self.nodes[-JVM_WORKERS[KAFKA] :]}
         others = tuple(folder for folder, nodes in few.items() if node not in nodes)
         return next((scope for scope in self.workqueue if not scope.startswith(others)), None)
 
