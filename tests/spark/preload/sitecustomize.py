@@ -3,10 +3,10 @@
 Planners do not ask for Spark's own names of the programs of its daemon and workers, by which this could be had, too.
 """
 
+import importlib
 import os
 import sys
 
-if "PERSIST_TEST_SPARK_FORKS" in os.environ and any(word.startswith("pyspark.") for word in sys.orig_argv):
-    import spark_forks
-
-    spark_forks.hand_over(os.environ[spark_forks.ADDRESS])
+SERVER = os.environ.get("PERSIST_TEST_SPARK_FORKS")
+if SERVER is not None and any(word.startswith("pyspark.") for word in sys.orig_argv):
+    importlib.import_module("spark_forks").hand_over(SERVER)

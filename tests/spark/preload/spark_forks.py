@@ -18,8 +18,6 @@ import socket
 import sys
 from pathlib import Path
 
-ADDRESS = "PERSIST_TEST_SPARK_FORKS"
-"""Names, in the environment, the socket of the server."""
 JVM = "PERSIST_TEST_SPARK_JVM"
 """Names, in the environment of a fork, the process that started its shadow."""
 PRELOADED = (
