@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
+.PHONY: help setup setup-run setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
 SHELL := /bin/sh
 # Hundreds of processes import the same modules, and would compile them each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,13 +15,16 @@ help: ## list the targets
 setup: ## make .venv and everything the other targets need (Python 3.11+, Java 17+)
 	@deploy/setup.sh
 
+setup-run:
+	@deploy/setup.sh run
+
 setup-python:
 	@deploy/setup.sh python
 
-run: setup ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
+run: setup-run ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
 	@$(IN_ENV) python -m examples.tpcb $(ARGS)
 
-run-batch: setup ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
+run-batch: setup-run ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
 	@$(IN_ENV) python -m examples.flights $(ARGS)
 
 dev: setup-python ## all services in one process on SQLite and files under ./data

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes everything the Makefile's targets need: .venv, its packages, and a Java for Spark.
 #
-#   deploy/setup.sh             Python and Java
+#   deploy/setup.sh             Python and Java, and what only tests need
+#   deploy/setup.sh run         Python and Java
 #   deploy/setup.sh python      Python only
 #   deploy/setup.sh docs        Python and what builds the site for users
 #   deploy/setup.sh bench       Python and the peers of the benchmark
@@ -211,6 +212,10 @@ all)
     offer_kafka
     offer_classes
     ;;
+run)
+    python_packages stamp dev
+    provide_java
+    ;;
 python) python_packages stamp dev ;;
 docs)
     python_packages stamp-docs dev,docs
@@ -221,5 +226,5 @@ bench)
     fingerprint >.venv/stamp
     provide_java
     ;;
-*) die "unknown step $what: use all, python, docs or bench" ;;
+*) die "unknown step $what: use all, run, python, docs or bench" ;;
 esac
