@@ -38,6 +38,29 @@ class Dialect(Postgres):
             word: kind for word, kind in Postgres.Tokenizer.KEYWORDS.items() if word != "?::"
         }
 
+    class Parser(Postgres.Parser):
+        """See there."""
+
+        RANGE_PARSERS: ClassVar[dict[TokenType, Any]] = {
+            **Postgres.Parser.RANGE_PARSERS,
+            TokenType.IS: lambda self, this: (
+                _unknown(self, this) or Postgres.Parser.RANGE_PARSERS[TokenType.IS](self, this)
+            ),
+        }
+        FUNCTIONS: ClassVar[dict[str, Any]] = {
+            **Postgres.Parser.FUNCTIONS,
+            "EVERY": exp.LogicalAnd.from_arg_list,
+        }
+
+
+def _unknown(parser: Any, this: exp.Expr) -> exp.Expr | None:
+    """IS [NOT] UNKNOWN: of a condition, that it is neither. None: something else stands there."""
+    found = next((words for words in (("UNKNOWN",), ("NOT", "UNKNOWN")) if parser._match_text_seq(*words)), ())
+    if not found:
+        return None
+    asked = exp.Is(this=exp.Paren(this=exp.EQ(this=this, expression=exp.true())), expression=exp.Null())
+    return exp.Not(this=asked) if len(found) > 1 else asked
+
 
 class _Undollared(Dialect):
     """Where no text stands between dollars: ``$1,$`` begins one otherwise, as whatever stands between two of them."""
