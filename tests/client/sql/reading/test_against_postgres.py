@@ -434,7 +434,9 @@ SELECT z, length(z), z::varchar(3), encode(z, 'hex'), id FROM b WHERE z = '\x00f
 SELECT q.t || '!' FROM (SELECT z::text AS t FROM b) AS q;
 SELECT count(z)::text FROM b;
 SELECT string_agg(z::text, ',' ORDER BY id) FROM b;
-SELECT extract(epoch FROM at::timestamptz), extract(hour FROM at::timestamptz), date_part('year', at::timestamptz) FROM t;
+SELECT extract(epoch FROM at::timestamptz), extract(hour FROM at::timestamptz), date_part('year', at::timestamptz)
+    FROM t;
+SELECT length(z), octet_length(z), octet_length('é'), octet_length(z::text), length('é') FROM b;
 SELECT extract(epoch FROM '2024-01-31 10:11:12+02'::timestamptz)
 """,
     "order": r"""
