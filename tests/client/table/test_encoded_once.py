@@ -15,6 +15,7 @@ from client.support import SCHEMA, client_of, memory_place, rows_of, table
 from persist import Appended, Indeterminate, InvalidArgument, NotYetAvailable, ShardId, UpperMismatch, aio
 from persist.client.shard.write.doubts import Doubts
 from persist.client.table.wal import log_of
+from persist.core.ids import ShardId as Named
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 
 TEXT = random.Random(7).randbytes(3000).hex()
@@ -25,7 +26,7 @@ MODES = ["direct", "wal"]
 class Uploads:
     """The Blob of a client, where something happens with each part of one shard that is uploaded."""
 
-    def __init__(self, client: aio.Client, shard: ShardId, then: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, client: aio.Client, shard: Named, then: Callable[[], Awaitable[object]]) -> None:
         self.client, self.then = client, then
         self._shard = shard
         self._set = client.location.blob.set
@@ -50,7 +51,7 @@ class Uploads:
 
 
 @asynccontextmanager
-async def moving(mode: str) -> AsyncIterator[tuple[aio.Table, aio.Table, Uploads]]:
+async def moving(mode: Any) -> AsyncIterator[tuple[aio.Table, aio.Table, Uploads]]:
     """A keyed table with a row, the same of another client, and what the first one uploads to where it writes."""
     place = memory_place()
     async with AsyncExitStack() as stack:
@@ -80,7 +81,7 @@ WRITES: dict[str, Callable[[aio.Table], Awaitable[object]]] = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_a_row_is_encoded_once_however_often_the_upper_moves(
-    mode: str, write: Callable[[aio.Table], Awaitable[object]]
+    mode: Any, write: Callable[[aio.Table], Awaitable[object]]
 ) -> None:
     async with moving(mode) as (here, there, uploads):
         await write(here)
@@ -112,7 +113,7 @@ async def test_another_run_of_a_transaction_uploads_what_it_writes_else() -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_of_what_is_refused_nothing_stays(mode: str) -> None:
+async def test_of_what_is_refused_nothing_stays(mode: Any) -> None:
     """The key is put in by another client while the row is uploaded."""
     async with moving(mode) as (here, there, uploads):
         uploads.then = lambda: there.upsert([{"id": 2, "name": "b"}])
@@ -125,7 +126,7 @@ async def test_of_what_is_refused_nothing_stays(mode: str) -> None:
 KEPT = [(key, TEXT, 0, 1) for key in range(3)]
 
 
-async def parts_of(client: aio.Client, shard: ShardId) -> int:
+async def parts_of(client: aio.Client, shard: Named) -> int:
     return len([key async for key, _ in client.location.blob.list(f"{shard}/n", timeout=10)])
 
 

@@ -18,6 +18,7 @@ with extra("sql"):
     from sqlglot import exp
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import ParseError, TokenError
+    from sqlglot.parsers.postgres import PostgresParser
     from sqlglot.tokenizer_core import Token, TokenType
 
 T = TypeVar("T")
@@ -38,17 +39,17 @@ class Dialect(Postgres):
             word: kind for word, kind in Postgres.Tokenizer.KEYWORDS.items() if word != "?::"
         }
 
-    class Parser(Postgres.Parser):
+    class Parser(PostgresParser):
         """See there."""
 
         RANGE_PARSERS: ClassVar[dict[TokenType, Any]] = {
-            **Postgres.Parser.RANGE_PARSERS,
+            **PostgresParser.RANGE_PARSERS,
             TokenType.IS: lambda self, this: (
-                _unknown(self, this) or Postgres.Parser.RANGE_PARSERS[TokenType.IS](self, this)
+                _unknown(self, this) or PostgresParser.RANGE_PARSERS[TokenType.IS](self, this)
             ),
         }
         FUNCTIONS: ClassVar[dict[str, Any]] = {
-            **Postgres.Parser.FUNCTIONS,
+            **PostgresParser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
         }
 
