@@ -7,19 +7,17 @@ Source: persist-semantics.md feature rows 19, 20, 23; docs/adr/0012-numbered-cal
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
 from persist.client.shard.write.batch import ON_LOOP_BYTES_MAX, BatchBuilder
+from persist.client.shard.write.inputs import UpdatesLike
 from persist.core.data.schema import Schema
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import Run
 from persist.retry.deadline import Deadline
 from persist.runtime import Runtime
-
-if TYPE_CHECKING:
-    from persist.client.shard.write.handle import WriteHandle
 
 FRESH_SHARE: Final = 8
 """A batch is made anew after this part of a writer's lease: what lies in Blob and nothing names is swept after it."""
@@ -76,6 +74,13 @@ class KeptBatch:
             await self._builder.discard()
 
 
+class Keeps(Protocol):
+    """A writer of a shard: a ``WriteHandle``."""
+
+    async def keep(self, updates: UpdatesLike, *, timeout: float | None = None) -> KeptBatch:
+        """See there."""
+
+
 class Once:
     """What the attempts of one write append: encoded anew only where they write something else. For one task.
 
@@ -84,7 +89,7 @@ class Once:
 
     def __init__(self) -> None:
         self._kept: KeptBatch | None = None
-        self._writer: WriteHandle | None = None
+        self._writer: Keeps | None = None
         self._rows: Rows = {}
 
     async def __aenter__(self) -> Self:
@@ -95,9 +100,7 @@ class Once:
     ) -> None:
         await self._release()
 
-    async def of(
-        self, writer: "WriteHandle", rows: Rows, made: Callable[[], Awaitable[pa.Table]], timeout: float
-    ) -> KeptBatch:
+    async def of(self, writer: Keeps, rows: Rows, made: Callable[[], Awaitable[pa.Table]], timeout: float) -> KeptBatch:
         """The batch of the updates that are ``made`` of these rows. Raises as ``WriteHandle.keep``."""
         kept = self._kept
         if kept is None or self._writer is not writer or not kept.is_fresh or not await self._has(rows, kept.runtime):

@@ -54,7 +54,7 @@ class Dialect(Postgres):
         }
 
 
-def _unknown(parser: Any, this: exp.Expr) -> exp.Expr | None:
+def _unknown(parser: PostgresParser, this: exp.Expr) -> exp.Expr | None:
     """IS [NOT] UNKNOWN: of a condition, that it is neither. None: something else stands there."""
     found = next((words for words in (("UNKNOWN",), ("NOT", "UNKNOWN")) if parser._match_text_seq(*words)), ())
     if not found:
