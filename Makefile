@@ -1,6 +1,6 @@
 # `make` lists the targets. Each does the set-up it needs first; repeating a set-up that is done costs nothing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
+.PHONY: help setup setup-run setup-python run run-batch dev check test sim lint types proto proto-check docs docs-site constraints bench bench-full clean
 SHELL := /bin/sh
 # Hundreds of processes import the same modules, and would compile them each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,13 +15,16 @@ help: ## list the targets
 setup: ## make .venv and everything the other targets need (Python 3.11+, Java 17+)
 	@deploy/setup.sh
 
+setup-run:
+	@deploy/setup.sh run
+
 setup-python:
 	@deploy/setup.sh python
 
-run: setup ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
+run: setup-run ## the main job: a bank in PostgreSQL is ingested while it works, and its books balance at every time
 	@$(IN_ENV) python -m examples.tpcb $(ARGS)
 
-run-batch: setup ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
+run-batch: setup-run ## the batch job: Spark writes a year of flights into shards, reads them back and checks every answer
 	@$(IN_ENV) python -m examples.flights $(ARGS)
 
 dev: setup-python ## all services in one process on SQLite and files under ./data
@@ -50,7 +53,8 @@ sim_soak = tests/soak tests/scenarios tests/machine/compaction/test_memory.py te
 	tests/conformance/test_contention.py
 sim_places = tests/client tests/ingest/sources/postgres tests/ingest/pipeline/anew/test_postgres_pieces.py \
 	tests/ingest/pipeline/anew/test_postgres_first.py tests/ingest/pipeline/anew/test_postgres_over.py \
-	tests/ingest/pipeline/postgres/test_postgres_many.py
+	tests/ingest/pipeline/postgres/test_postgres_many.py tests/ingest/pipeline/upserts/test_postgres_keyed.py \
+	tests/ingest/pipeline/brought/test_brought_times.py
 sim_laws = tests/property tests/unit tests/ingest/decode/test_decode.py tests/ingest/sources/test_ranges.py \
 	tests/spark/read/test_rows.py tests/spark/change/test_pairing.py
 PART ?= $(if $(SEED),worlds,worlds fleets search model bugs soak places laws)

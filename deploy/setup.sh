@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes everything the Makefile's targets need: .venv, its packages, and a Java for Spark.
 #
-#   deploy/setup.sh             Python and Java
+#   deploy/setup.sh             Python and Java, and what only tests need
+#   deploy/setup.sh run         Python and Java
 #   deploy/setup.sh python      Python only
 #   deploy/setup.sh docs        Python and what builds the site for users
 #   deploy/setup.sh bench       Python and the peers of the benchmark
@@ -166,19 +167,29 @@ offer_kafka() {
     fi
 }
 
-# What Spark's classes are once they are loaded, for the many JVMs of the tests, which do without if it is not there.
+# What the classes of Spark and Kafka are once they are loaded, for the JVMs of the tests, which do without if it is not
+# there.
 offer_classes() {
-    if [ "$(cat .venv/stamp-classes 2>/dev/null)" = "$(classes)" ]; then return; fi
-    say "loading Spark's classes once for all tests (half a minute)"
-    rm -f .venv/stamp-classes
-    if (. .venv/env && python deploy/spark_classes.py .venv/spark.jsa) >.venv/classes.log 2>&1; then
-        classes >.venv/stamp-classes
+    archive "Spark's classes" spark
+    [ ! -d .kafka ] || archive "Kafka's classes" kafka .kafka
+}
+
+archive() { # $1: of what, $2: the program's name, the rest: its words
+    of=$1 name=$2
+    shift 2
+    if [ "$(cat ".venv/stamp-classes-$name" 2>/dev/null)" = "$(classes "$name")" ]; then return; fi
+    say "loading $of once for all tests (half a minute)"
+    rm -f ".venv/stamp-classes-$name"
+    if (. .venv/env && python "deploy/${name}_classes.py" "$@" ".venv/$name.jsa") >".venv/classes-$name.log" 2>&1; then
+        classes "$name" >".venv/stamp-classes-$name"
     else
-        say "they could not be: tests of Spark take longer (.venv/classes.log)"
+        say "they could not be: its tests take longer (.venv/classes-$name.log)"
     fi
 }
 
-classes() { { fingerprint; cat deploy/spark_classes.py; (. .venv/env && java -version 2>&1); } | cksum; }
+classes() { # $1: the program's name
+    { fingerprint; cat "deploy/$1_classes.py" .kafka/stamp 2>/dev/null; (. .venv/env && java -version 2>&1); } | cksum
+}
 
 write_env() { # $1: JAVA_HOME or empty
     {
@@ -201,6 +212,10 @@ all)
     offer_kafka
     offer_classes
     ;;
+run)
+    python_packages stamp dev
+    provide_java
+    ;;
 python) python_packages stamp dev ;;
 docs)
     python_packages stamp-docs dev,docs
@@ -211,5 +226,5 @@ bench)
     fingerprint >.venv/stamp
     provide_java
     ;;
-*) die "unknown step $what: use all, python, docs or bench" ;;
+*) die "unknown step $what: use all, run, python, docs or bench" ;;
 esac

@@ -47,8 +47,8 @@ settings.load_profile("steady")
 
 
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
-JVM_WORKERS = 2
-"""Processes that may have a JVM of Spark, and as many others that may have one of Kafka; more do not fit in 8 GB."""
+JVM_WORKERS = {SPARK: 2, KAFKA: 1}
+"""Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
 LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
@@ -67,8 +67,14 @@ ORDER = (
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
-# Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here.
-JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# Compiling well takes a JVM longer than the short lives of tests pay back: a quarter of all that Spark costs here. What
+# is compiled so has little room, which is swept for what is not used, to be compiled again later: a tenth of what the
+# driver costs. Collections of all memory come for want of room for classes, and for pages of 64 MiB, which each sort
+# and aggregate of a few rows fills with nothing.
+JVM_OPTIONS = [
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m"),
+    "-Dspark.buffer.pageSize=1m",
+]
 CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
 """Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
 if CLASSES.exists():
@@ -97,7 +103,7 @@ class Scheduling(LoadScopeScheduling):
 
     def _next_of(self, node: WorkerController) -> str | None:
         """The first unit of work that is for this process."""
-        few = {SPARK: self.nodes[:JVM_WORKERS], KAFKA: self.nodes[-JVM_WORKERS:]}
+        few = {SPARK: self.nodes[: JVM_WORKERS[SPARK]], KAFKA: self.nodes[-JVM_WORKERS[KAFKA] :]}
         others = tuple(folder for folder, nodes in few.items() if node not in nodes)
         return next((scope for scope in self.workqueue if not scope.startswith(others)), None)
 

@@ -16,7 +16,7 @@ from persist.client.catalog.addresses import ENDED, Addresses
 from persist.client.catalog.port import LedCatalog, OpenableCatalog, ReadWriteCatalog
 from persist.core.catalog.errors import Fenced, NotWritable
 from persist.core.catalog.kinds import AnyKind
-from persist.core.catalog.leadership.fencing import FenceClaim
+from persist.core.catalog.leadership.fencing import FenceClaim, open_step
 from persist.core.catalog.objects import FenceToken
 from persist.errors import CorruptData, Determinate, LocationError, UsageError
 from persist.typed import AnyKey, AnyValue
@@ -59,6 +59,7 @@ class Leadership:
         self._may_lead = may_lead
         self._above = above
         self._told = told
+        self._announced: FenceToken | None = None
         self._catalog: LedCatalog | None = None
         self._unsure = False
         self._turn = asyncio.Lock()
@@ -81,6 +82,7 @@ class Leadership:
                 and not await self._may_lead_again(generation, seen)
             ):
                 raise await self._not_writable("this server was fenced", "a higher generation lets it lead again")
+            await self._announce(generation, seen)
             self._unsure = True
             try:
                 catalog = await self._opened(generation)
@@ -95,6 +97,14 @@ class Leadership:
                 # Only those who look for the leader would miss it.
                 await self._addresses.tell(catalog.token, self.address, catalog.claim.incarnation)
             return catalog.token
+
+    async def _announce(self, generation: int, seen: FenceToken | None) -> None:
+        """Say, before it is fenced for, where the one listens who leads next. Raises as ``open``."""
+        token = open_step(seen, generation).token
+        if self.address and token != self._announced:
+            with contextlib.suppress(LocationError):
+                await self._addresses.announce(token, self.address, self._mirror.raw.incarnation)
+                self._announced = token
 
     async def _opened(self, generation: int) -> LedCatalog:
         while True:
@@ -216,7 +226,8 @@ class Leadership:
             return True
         own = self.own
         same = own is not None and own.deploy_generation >= seen.deploy_generation == generation
-        return same and not await self._addresses.of(seen, self._mirror.raw.incarnation, fresh=True)
+        at = await self._addresses.of(seen, self._mirror.raw.incarnation, fresh=True)
+        return same and at in ("", self.address)
 
     def _end(self) -> None:
         # What this server did itself may be what fenced it, which is no reason not to lead again.

@@ -48,6 +48,9 @@ def test_rows_for_programs(persist: Persist, here):
         {"id": 2, "name": None, "n": 20},
     ]
     assert persist("sql", *here, "--csv", "select id, name from t order by id").out == '"id","name"\n1,"ada"\n2,\n'
+    assert persist("sql", *here, "--csv", r"select '\x00ff'::bytea as z").out == '"z"\n"\\x00ff"\n'
+    twice = persist("sql", *here, "--json", "select 1 as a, 2 as a")
+    assert (twice.code, twice.out) == (2, "")
 
 
 def test_rows_as_an_arrow_stream(here, capfdbinary):

@@ -15,7 +15,8 @@ Blob (BLOB_TESTS), as every request to the S3 server takes its time. ``everywher
 ``@pytest.mark.everywhere``: appends, compare-and-appends, the ledger of random histories. Each of their cases on all
 stores, and on each of them in one of the ways, by turns. ``@pytest.mark.between_processes`` leaves out mem, which
 another process cannot see, and keeps to local, as those tests start processes of their own; ``@pytest.mark.few``, for
-tests that must wait, has one place for each way: one of them for each case, by turns, too.
+tests that must wait, has one place for each way: one of them for each case, by turns, too; so has
+``@pytest.mark.direct``, for tests that look into the stores, one for each way of storing.
 
 ``make sim PART=places`` runs every case on all that it is for.
 
@@ -45,12 +46,18 @@ FOR_ALL = (
 """Neighbours are not reached alike."""
 EVERYWHERE = tuple((stores, access) for stores in STORES for access in ACCESS)
 FEW = (("mem+mem", "local"), ("file+redis", "remote"), ("file+sqlite", "failover"))
+DIRECT = tuple((stores, "local") for stores in STORES[:3])
 BETWEEN_PROCESSES = tuple((stores, "local") for stores in STORES[1:3])
 BLOB_TESTS = ("test_append", "test_ledger", "test_corruption", "test_prepared")
 
 
 Places: TypeAlias = tuple[tuple[str, str], ...]
-MARKS: dict[str, Places] = {"everywhere": EVERYWHERE, "between_processes": BETWEEN_PROCESSES, "few": FEW}
+MARKS: dict[str, Places] = {
+    "everywhere": EVERYWHERE,
+    "between_processes": BETWEEN_PROCESSES,
+    "few": FEW,
+    "direct": DIRECT,
+}
 Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
 
 

@@ -25,7 +25,7 @@ from persist.settings import Settings
 from persist.testing.faults import Direction, FaultProxy, Mode
 from persist.testing.twice import TwiceProxy
 
-ROUNDS = 1000 if FULL else 14
+ROUNDS = 1000 if FULL else 9
 OFTEN = (1, 60, 100, 1, 60, 300, 1, 60, 100, 1, 60, 1000, 1, 60, 100, 1, 60, 300, 1, 60, 100, 1, 60, 300, 100)
 """Calls at once, round after round: many cost much, and few find nearly as much. All meet all ways in 1,000 rounds."""
 COUNTS = OFTEN if FULL else (1, 20, 100)

@@ -17,9 +17,9 @@ from persist.runtime import system
 from persist.testing.faults import FaultProxy
 
 WRITERS = 8
-ROWS = 500 if FULL else 25
+ROWS = 500 if FULL else 15
 CALL_SECONDS = 5.0
-CUT_PROBABILITY = 0.0005 if FULL else 0.01
+CUT_PROBABILITY = 0.0005 if FULL else 0.02
 
 
 class Writer:

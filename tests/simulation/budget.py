@@ -3,7 +3,7 @@
 import os
 
 FULL = os.environ.get("PERSIST_SIM") == "full"
-SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "8"))
+SEEDS = int(os.environ.get("PERSIST_SIM_SEEDS", "3000" if FULL else "4"))
 FLEETS = int(os.environ.get("PERSIST_SIM_FLEETS", "600" if FULL else "1"))
 SEED = os.environ.get("PERSIST_SIM_SEED", "")
 """Only this one: how a failure asks to be seen again."""
@@ -17,7 +17,7 @@ MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
 BUG_SEEDS = 60 if FULL else 16
 FLEET_BUG_SEEDS = 40
 BUG_EXAMPLES = 400 if FULL else 60
-POINTS_ALIKE = 10_000 if FULL else 3
+POINTS_ALIKE = 10_000 if FULL else 2
 """Points of the story at which a process crashes, of each step, change and side of it."""
 STORY_APPENDS = 33 if FULL else 7
 """Appends in the story that crashes at every point."""

@@ -23,7 +23,7 @@ from persist import aio
 from persist.core.ids import ShardId
 from persist.errors import CorruptData
 
-DAMAGES = pick(60, 5_000)
+DAMAGES = pick(36, 5_000)
 APPENDS = 40
 GROWING = dataclasses.replace(SMALL, rollup_every=8, inline_part_bytes_max=600)
 LOOKING = dataclasses.replace(GROWING, compaction=False, rollup_every=100_000, timeout_ms=20_000)

@@ -18,7 +18,7 @@ from persist.client.sql.session import SqlSession
 
 TABLES = ("a", "b", "c")
 CLIENTS = 3
-TRANSACTIONS = pick(8, 200)
+TRANSACTIONS = pick(5, 200)
 """Of each writer."""
 KILLS = pick(2, 40)
 QUERY = " UNION ALL ".join(f"SELECT '{name}' AS name, id FROM {name}" for name in TABLES)

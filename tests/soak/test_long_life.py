@@ -31,7 +31,7 @@ from persist.settings import Settings
 from persist.storage.blob.file import FileBlob
 from persist.storage.open import open_consensus
 
-APPENDS = pick(800, 100_000)
+APPENDS = pick(500, 100_000)
 LOOK_EVERY = pick(100, 1_000)
 SOME = pick(100, 1_000)
 """Appends whose costs are compared: of the old shard and, in turn with it, of a young one."""

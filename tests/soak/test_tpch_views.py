@@ -21,8 +21,8 @@ from persist import aio
 from persist.core.catalog.ddl.described import Described
 
 SCALE = pick(0.01, 0.05)
-ROUNDS = pick(5, 60)
-TIMES_LOOKED_AT = pick(10, 100)
+ROUNDS = pick(3, 60)
+TIMES_LOOKED_AT = pick(6, 100)
 EVERY = 10
 
 

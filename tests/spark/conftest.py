@@ -1,5 +1,7 @@
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,32 @@ PRELOAD = str(Path(__file__).parent / "preload")
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark_forks() -> Iterator[str]:
+    """The server whose forks Spark's Python processes are (``preload/spark_forks.py``): its socket, and PYTHONPATH."""
+    # Executors import the fault injecting sources by name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, PRELOAD, os.environ.get("PYTHONPATH", "")]))
+    with tempfile.TemporaryDirectory(prefix="spark-forks-") as folder:
+        address = f"{folder}/socket"
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([PRELOAD, *filter(None, sys.path)]),
+            "PYTHONHASHSEED": "0",
+        }
+        os.environ["PERSIST_TEST_SPARK_FORKS"] = address
+        with subprocess.Popen(
+            [sys.executable, "-u", "-m", "spark_forks", address], stdin=subprocess.PIPE, env=environ
+        ) as server:
+            yield address
+            server.communicate()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_forks: str) -> Iterator[Any]:
     """One session for all: local[2, 2], so that a failed task is tried once more."""
     problem = java_problem()
     if problem is not None:
         pytest.fail(problem)
-    # Executors import the fault injecting sources by name, and are forks that have imported what they need.
     sys.path.insert(0, HERE)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, PRELOAD, os.environ.get("PYTHONPATH", "")]))
     # Read by Spark's processes when the first of them starts, which may be before the S3 server does.
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")

@@ -25,11 +25,13 @@ def writes(master: str, *pairs: str) -> None:
     """Write the same rows to each ``format=location=shard`` on a cluster that starts second attempts early."""
     export_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark takes its own options of executors from the session alone.
+    options = " ".join(word for word in os.environ["SPARK_SUBMIT_OPTS"].split() if not word.startswith("-Dspark."))
     config = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+        "spark.executor.extraJavaOptions": options,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.ui.enabled": "false",
         "spark.speculation": "true",

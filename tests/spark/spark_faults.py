@@ -38,10 +38,6 @@ class CommitFailsAfter(BatchWriter):
         raise Planned("after commit")
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def until(happened: Callable[[], bool]) -> None:
     """Wait for what another process does, as long as there is one: a killed test leaves no process waiting."""
     parent = os.getppid()
@@ -88,7 +84,7 @@ class ExecutorDies(BatchWriter):
             until(first_has_uploaded(self.plan).exists)
         output = super().write(iterator)
         if chosen and first:
-            executor = parent_of(os.getppid())
+            executor = int(os.environ["PERSIST_TEST_SPARK_JVM"])  # of the daemon's shadow (preload/spark_forks.py)
             assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
             first_has_uploaded(self.plan).touch()
             os.kill(executor, signal.SIGKILL)

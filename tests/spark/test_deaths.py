@@ -26,8 +26,9 @@ Where = dict[str, str]
 
 
 def environment() -> dict[str, str]:
-    """This process's, in which Spark's Python processes find the faulty sources, too."""
-    roots = [str(Path(__file__).parent), *filter(None, sys.path)]
+    """This process's, in which Spark's Python processes find the faulty sources, too, and what makes them forks."""
+    here = Path(__file__).parent
+    roots = [str(here), str(here / "preload"), *filter(None, sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(roots))}
 
 
@@ -54,7 +55,7 @@ def test_task_whose_python_worker_is_killed_counts_once(spark: Any, tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def on_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
+def on_a_cluster(spark_forks: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
     """Where each faulty write on a cluster went, and to which shard."""
     directory = tmp_path_factory.mktemp("cluster")
     names = ("persist_executor_dies", "persist_first_attempt_is_slow")

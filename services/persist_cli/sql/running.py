@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from persist.arrow import ArrowColumn
 from persist.client.collections.plain import rows_of, values_of, with_texts
+from persist.client.sql.copying import check_names
 from persist.client.sql.parse import statements as s
 from persist.client.sql.parse.printing import printed
 from persist.client.sql.parse.text import parse
@@ -236,6 +237,7 @@ async def _print_batches(schema: pa.Schema, batches: AsyncIterator[pa.RecordBatc
 @contextlib.contextmanager
 def _writer(schema: pa.Schema, form: Printed) -> Iterator[Callable[[pa.RecordBatch], object]]:
     if form is Printed.JSON:
+        check_names(schema)
         yield _print_json
     elif form is Printed.CSV:
         from pyarrow import csv

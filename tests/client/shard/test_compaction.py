@@ -10,7 +10,6 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from client.support import (
     Place,
     client_of,
     collect,
-    file_place,
     memory_place,
     rows_of,
     some_rows,
@@ -42,19 +40,10 @@ BUSY = dataclasses.replace(SMALL, rollup_every=8)
 MANUAL = dataclasses.replace(SMALL, compaction=False)
 TINY = Budget(memory_bytes=1, part_bytes=1 << 16)
 """Every pass merges two runs, into parts of 64 KiB."""
-TIMES = 400 if FULL else 160
+TIMES = 400 if FULL else 100
 """Appends beside a listen."""
+pytestmark = pytest.mark.direct
 WIDER = persist.Schema(key={"id": pa.int64()}, val={"name": pa.string(), "age": pa.int32()})
-
-
-@pytest.fixture(params=["mem+mem", "file+sqlite", "s3+redis"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place, reached directly."""
-    if request.param == "mem+mem":
-        return memory_place()
-    if request.param == "file+sqlite":
-        return file_place(tmp_path)
-    return Place(request.getfixturevalue("fresh_s3_uri")(), request.getfixturevalue("fresh_redis_uri")())
 
 
 async def compact(
@@ -156,18 +145,18 @@ class History:
 
 @pytest.mark.timeout_s(240)
 @pytest.mark.parametrize("seed", seeds(2))
-async def test_snapshots_equal_the_ledger_whatever_is_compacted_collected_and_restarted(stores: Place, seed: int):
-    history = History(stores, seed)
+async def test_snapshots_equal_the_ledger_whatever_is_compacted_collected_and_restarted(place: Place, seed: int):
+    history = History(place, seed)
     await history.run(lives=3, steps=45)
     assert history.compared >= 20
-    async with client_of(stores, settings=BUSY) as client:
+    async with client_of(place, settings=BUSY) as client:
         assert len(await batches_of(client, history.shard)) < history.appends
         assert "0" not in (await client.inspect(history.shard))["rollups"], "no garbage was collected"
 
 
-async def test_listen_across_compactions_neither_skips_nor_repeats(stores: Place):
+async def test_listen_across_compactions_neither_skips_nor_repeats(place: Place):
     entropy, ledger = random.Random(5), Ledger()
-    async with client_of(stores, settings=BUSY) as client, client_of(stores, settings=BUSY) as other:
+    async with client_of(place, settings=BUSY) as client, client_of(place, settings=BUSY) as other:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         await writer.append([], 1)
         following = asyncio.create_task(collect(await reader.listen(0, timeout=30, downgrade=True), until=TIMES))
@@ -190,8 +179,8 @@ async def test_listen_across_compactions_neither_skips_nor_repeats(stores: Place
 # ---- what a compaction leaves ------------------------------------------------------------------------------------
 
 
-async def test_compaction_moves_inline_batches_to_blob_and_makes_one_run(stores: Place):
-    async with filled(stores, rows=3) as (client, writer, reader, ledger):
+async def test_compaction_moves_inline_batches_to_blob_and_makes_one_run(place: Place):
+    async with filled(place, rows=3) as (client, writer, reader, ledger):
         assert (await client.inspect(writer.shard))["inline_bytes"] > 0
         done = await compact(client, writer.shard)
         assert done is not None
@@ -267,8 +256,8 @@ class Counting:
         return done
 
 
-async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_nothing_behind(stores: Place):
-    async with filled(stores, count=15, rows=150) as (client, writer, reader, ledger):
+async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_nothing_behind(place: Place):
+    async with filled(place, count=15, rows=150) as (client, writer, reader, ledger):
         await reader.downgrade_since(40)
         before = await blobs_of(client, writer.shard)
         done = sure(await compact(client, writer.shard, budget=TINY))
@@ -285,8 +274,8 @@ async def test_merge_in_many_passes_gives_the_same_rows_and_one_run_and_leaves_n
         assert done.rows_after == len(naive)
 
 
-async def test_older_parts_without_a_column_are_compacted_into_the_newest_schema(stores: Place):
-    async with filled(stores, count=6) as (client, writer, reader, ledger):
+async def test_older_parts_without_a_column_are_compacted_into_the_newest_schema(place: Place):
+    async with filled(place, count=6) as (client, writer, reader, ledger):
         await client.evolve_schema(writer.shard, WIDER)
         wide = await client.open_writer(writer.shard, schema=WIDER)
         rows = pa.table({"id": [7, 900], "name": ["a", "b"], "age": [70, 90], "ts": [60, 61], "diff": [1, 1]})
@@ -322,9 +311,9 @@ async def test_rows_that_a_truncated_batch_hides_do_not_come_back():
             await check(reader, ledger, as_of)
 
 
-async def test_writers_wait_for_compaction_where_too_many_batches_wait_to_be_merged(stores: Place):
+async def test_writers_wait_for_compaction_where_too_many_batches_wait_to_be_merged(place: Place):
     limited = dataclasses.replace(MANUAL, shard_batches_max=10, timeout_ms=3_000)
-    async with client_of(stores, settings=limited) as client:
+    async with client_of(place, settings=limited) as client:
         shard = ShardId.new()
         writer = await client.open_writer(shard, schema=SCHEMA)
         ledger, entropy = Ledger(), random.Random(7)

@@ -22,6 +22,8 @@ from persist_ingest import Location
 
 JARS = Path(__file__).parents[3] / ".kafka"
 """Where ``make setup`` puts them."""
+CLASSES = Path(__file__).parents[3] / ".venv" / "kafka.jsa"
+"""Made by deploy/setup.sh: the broker's classes as they are once loaded."""
 QUICK = {
     "log.cleaner.backoff.ms": "100",
     "log.initial.task.delay.ms": "100",
@@ -86,7 +88,11 @@ def ports() -> dict[str, int]:
 def kafka(certificates: Certificates, ports: dict[str, int]) -> Iterator[servers.Server]:
     if not JARS.is_dir():
         pytest.skip("there is no Kafka broker: make setup fetches it, with Maven")
-    with servers.start_kafka(JARS, {**QUICK, **guarded(certificates)}, listeners=ports) as server:
+    with pytest.MonkeyPatch.context() as environment:
+        if CLASSES.exists():
+            environment.setenv("JDK_JAVA_OPTIONS", f"-Xlog:disable -XX:SharedArchiveFile={CLASSES}")
+        started = servers.start_kafka(JARS, {**QUICK, **guarded(certificates)}, listeners=ports)
+    with started as server:
         yield server
 
 

@@ -29,7 +29,7 @@ from persist_ingest.location import client
 from persist_ingest.sources.port import Changes
 from persist_ingest.sources.registry import source_type
 
-KILLS = pick(6, 50)
+KILLS = pick(4, 50)
 RATE = 2_000
 RETAIN_SECONDS = 10**10
 

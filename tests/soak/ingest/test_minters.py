@@ -17,7 +17,7 @@ from persist.core.ids import ShardId
 from persist.core.source.source_time import Point, SourceKind
 from persist.runtime import SystemRuntime
 
-OFFSETS = pick(4_000, 100_000)
+OFFSETS = pick(2_000, 100_000)
 MINTERS = 4
 HOUR_MS = 3_600_000
 STEPS = 10

@@ -15,7 +15,7 @@ from persist.core.ids import ShardId
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import Point, SourceKind
 
-BINDINGS = pick(400, 10_000)
+BINDINGS = pick(250, 10_000)
 EVERY = 20
 """Bindings between two compactions."""
 ROWS = Schema(key={"id": pa.int64()})

@@ -33,7 +33,7 @@ from persist.testing.http_faults import HttpFaultProxy, port_of, through
 from persist.v1 import compaction_pb2 as pb
 
 LEASE_SECONDS = 1.0
-ROUNDS = pick(3, 20)
+ROUNDS = pick(2, 20)
 ROWS = 40
 
 

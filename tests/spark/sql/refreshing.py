@@ -1,7 +1,7 @@
 """Views on Spark, refreshed by a process that is to die: ``python refreshing.py LOCATION SCRATCH PLACE NUMBER``.
 
 PLACE: ``job`` (while executors work), ``written`` (parts are in Blob, nothing is appended), ``appended`` (it is, and
-the process does not know); ``never``. NUMBER: at which refresh.
+the process does not know). NUMBER: at which refresh.
 """
 
 import os

@@ -32,6 +32,8 @@ EMBEDDED: Final = "-embedded"
 """Published instead of an address by a program that leads and cannot be reached."""
 ENDED: Final = "-ended"
 """Published instead of an address by a leader that ended in order: no process leads."""
+SOON: Final = "-soon "
+"""Published before an address by who is about to lead: it may end before it can say that it does."""
 SCHEMA: Final = Schema(
     key={"generation": pa.field("generation", pa.uint64(), nullable=False),
          "epoch": pa.field("epoch", pa.uint64(), nullable=False)},
@@ -63,10 +65,25 @@ class Addresses:
         """Say where the one with ``token`` listens, unless a later one did. Keeps one row."""
         while True:
             upper, rows = await self._kept.read(incarnation)
-            if any(each > token for each in rows):
+            if any(each > token and not there.startswith(SOON) for each, there in rows.items()):
                 return
-            if await self._kept.replace(incarnation, rows, token, address, upper):
+            gone = {each: there for each, there in rows.items() if each <= token}
+            if await self._kept.replace(incarnation, gone, token, address, upper):
                 self._known = (incarnation, token), address
+                return
+
+    async def announce(self, token: FenceToken, address: str, incarnation: int) -> None:
+        """Say where the one listens who is about to take ``token``, beside what is said of the one that leads.
+
+        SUBTLE: who ends between taking it and saying so is known by this, or no process could lead any more without a
+        person's word.
+        """
+        while True:
+            upper, rows = await self._kept.read(incarnation)
+            if any(each >= token and not there.startswith(SOON) for each, there in rows.items()):
+                return
+            gone = {each: there for each, there in rows.items() if there.startswith(SOON)}
+            if await self._kept.replace(incarnation, gone, token, SOON + address, upper):
                 return
 
     async def of(self, token: FenceToken, incarnation: int, *, fresh: bool = False) -> str:
@@ -83,7 +100,7 @@ class Addresses:
         if not fresh and self._untold is not None and self._untold[0] == fence and now < self._untold[1]:
             return ""
         _, rows = await self._kept.read(incarnation)
-        self._known = (fence, rows[token]) if token in rows else None
+        self._known = (fence, rows[token].removeprefix(SOON)) if token in rows else None
         self._untold = None if self._known is not None else (fence, now + UNTOLD_SECONDS)
         return "" if self._known is None else self._known[1]
 

@@ -53,9 +53,17 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> Iterator[Record]:
 
 
 def with_texts(rows: Rows) -> Rows:
-    """The same with texts for columns of days and times in which Python has no value for one; for what writes texts."""
-    columns: list[Any] = [_texts(column) if _is_beyond(column) else column for column in rows.columns]
+    """The same with texts for bytes, and for columns of days and times in which Python has no value for one; for what
+    writes texts. Raises nothing.
+    """
+    columns: list[Any] = [_written(column) for column in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _written(column: ArrowColumn) -> ArrowColumn:
+    if T.is_binary(column.type):
+        return pa.array([each if each is None else f"\\x{each.hex()}" for each in column.to_pylist()], pa.string())
+    return _texts(column) if _is_beyond(column) else column
 
 
 def _texts(column: ArrowColumn) -> ArrowColumn:

@@ -167,7 +167,8 @@ def write(statement: Copy, rows: pa.Table) -> None:
                 options = pyarrow.csv.WriteOptions(include_header=statement.header, delimiter=statement.delimiter)
                 pyarrow.csv.write_csv(with_texts(rows), partial, options)
             case "json":
-                _write_json(partial, rows)
+                check_names(rows.schema)
+                _write_json(partial, _finite(rows))
             case "parquet":
                 pyarrow.parquet.write_table(rows, partial)
             case _:
@@ -177,6 +178,22 @@ def write(statement: Copy, rows: pa.Table) -> None:
     except (OSError, pa.ArrowException, ValueError) as error:
         partial.unlink(missing_ok=True)
         raise SqlFailed("this file cannot be written", path=path, why=" ".join(str(error).split())[:200]) from error
+
+
+def check_names(schema: pa.Schema) -> None:
+    """Raise SqlError where two columns have one name, of which an object of JSON has but one."""
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise SqlError("two columns have one name, and JSON has room for one", hint="name them: AS", columns=twice[0])
+
+
+def _finite(rows: pa.Table) -> pa.Table:
+    """JSON has no number that is infinite, or NaN: a column with one is written in texts, which are read as numbers."""
+    for at, field in enumerate(rows.schema):
+        if T.is_floating(field.type) and pc.all(pc.is_finite(rows.column(at))).as_py() is False:
+            texts = [each if each is None else repr(each) for each in rows.column(at).to_pylist()]
+            rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
+    return rows
 
 
 def _ipc(source: pa.NativeFile) -> pa.Table:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from persist.client.shard.handles import Stays
 from persist.client.shard.times import FrontierLike, TimeLike, since_of, time_of
 from persist.client.shard.write.doubts import OwnCall, Resolved
+from persist.client.shard.write.kept import Once
 from persist.client.table.data_shard import TableShard
 from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import (
@@ -376,8 +377,8 @@ class Table(Stays):
         """Write what ``work`` makes of what is there, None of nothing, with no other write in between."""
         backoff = Backoff(self._location.runtime, self._location.settings, deadline)
         with self.doubts.call() as call:
-            async with self._data.turn:
-                while (ts := await self._once(call, work, transaction, deadline)) is None:
+            async with self._data.turn, Once() as once:
+                while (ts := await self._once(call, work, transaction, once, deadline)) is None:
                     if not await backoff.pause():
                         raise NotYetAvailable("others wrote first each time", hint="repeat it with a longer timeout")
             await acknowledge(self._oracle, ts, deadline)
@@ -388,6 +389,7 @@ class Table(Stays):
         call: OwnCall,
         work: "Callable[[Snapshot | None], Awaitable[pa.Table]]",
         transaction: Transaction | None,
+        once: Once,
         deadline: Deadline,
     ) -> int | None:
         """The time of the write, unless another process wrote since the shard was read."""
@@ -398,13 +400,13 @@ class Table(Stays):
         await self._oracle.check_ahead(ts, timeout=seconds(deadline))
         updates = await work(there)
         writer = self._data.writer
-        outcome = await writer.compare_and_append_as(
-            call,
-            at_time(widened(updates, writer.schema), ts),
-            upper,
-            ts + 1,
-            transaction=transaction,
-            timeout=seconds(deadline),
+
+        async def widest() -> pa.Table:
+            return at_time(widened(updates, writer.schema), 0)
+
+        kept = await once.of(writer, {self.shard: updates}, widest, seconds(deadline))
+        outcome = await writer.compare_and_append_kept_as(
+            call, kept, upper, ts, transaction=transaction, timeout=seconds(deadline)
         )
         if not isinstance(outcome, Appended):
             self._data.upper.heard(outcome.upper)

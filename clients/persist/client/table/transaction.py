@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import pyarrow as pa
 
 from persist.client.shard.handles import Stays
+from persist.client.shard.write.kept import Once
 from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import (
     RowsLike,
@@ -53,14 +54,21 @@ class TableTransaction(Stays):
     """When it happened, once it has."""
 
     def __init__(
-        self, wal: "Wal", *, marker: Transaction | None, timeout: float | None, pinned: int | None = None
+        self,
+        wal: "Wal",
+        *,
+        marker: Transaction | None,
+        timeout: float | None,
+        pinned: int | None = None,
+        once: Once | None = None,
     ) -> None:
-        """``pinned``: where the log ends for this transaction."""
+        """``pinned``: where the log ends for this transaction. ``once``: its own, and of other runs of its work."""
         self.ts = None
         self._wal = wal
         self._marker = marker
         self._timeout = timeout
         self._pinned = pinned
+        self._encoded = Once() if once is None else once
         self._rows: dict[ShardId, list[pa.Table]] = {}
         self._tables: dict[ShardId, Table] = {}
         self._owners: dict[int, Doubts] = {}
@@ -138,7 +146,7 @@ class TableTransaction(Stays):
             return True
         if rows:
             self.ts = await self._wal.commit_at(
-                rows, tables, self._pinned, owners=owners, marker=self._marker, deadline=deadline
+                rows, tables, self._pinned, owners=owners, marker=self._marker, once=self._encoded, deadline=deadline
             )
             return self.ts is not None
         # What was read may not be applied yet. A later reader must not find less.
@@ -183,10 +191,11 @@ class TableTransaction(Stays):
                     return done
                 raise
             return await wal.commit_at(
-                rows, tables, pinned, owners=owners, marker=marker, is_same=True, deadline=deadline
+                rows, tables, pinned, owners=owners, marker=marker, is_same=True, once=once, deadline=deadline
             )
 
-        return await _with_nothing_between(wal, committed, deadline)
+        async with self._encoded as once:
+            return await _with_nothing_between(wal, committed, deadline)
 
     def add(self, table: "Table", updates: pa.Table) -> None:
         """Add updates that were checked. Raises as ``insert``."""
@@ -232,13 +241,14 @@ async def transact(
         await wal.check_new(marker, deadline)
 
     async def worked(pinned: int) -> tuple[T] | None:
-        transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned)
+        transaction = TableTransaction(wal, marker=marker, timeout=timeout, pinned=pinned, once=once)
         with collecting(transaction):
             answer = await work(transaction)
         await transaction.check_keys()
         return (answer,) if await transaction.commit(deadline) else None
 
-    (answer,) = await _with_nothing_between(wal, worked, deadline)
+    async with Once() as once:
+        (answer,) = await _with_nothing_between(wal, worked, deadline)
     return answer
 
 

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.client.shard.same_history import renewed
+from persist.client.shard.write.batch import ON_LOOP_BYTES_MAX
 from persist.client.shard.write.doubts import Doubts, call_of
+from persist.client.shard.write.kept import Once
 from persist.client.table.data_shard import TableShard
 from persist.client.table.rows import body_of, from_payload, payloads
 from persist.client.table.wal_retention import live_rows
@@ -155,7 +157,7 @@ class Wal:
             marker = marker.with_body(await self._client.location.runtime.offload(body_of, rows))
         with call_of(owners) as call:
             appended = await self._writer.append_at_upper_as(
-                call, self._entries(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
+                call, await self._entries_of(rows), not_before=ts, transaction=marker, timeout=seconds(deadline)
             )
             return await self._committed_at(appended, deadline)
 
@@ -168,23 +170,25 @@ class Wal:
         owners: Sequence[Doubts],
         marker: Transaction | None,
         is_same: bool = False,
+        once: Once,
         deadline: Deadline,
     ) -> int | None:
         """As ``commit``, iff no rows were committed since the log ended at ``upper``; else None.
 
+        ``once``: has what other runs encoded, which may do the same.
         ``is_same``: the marker, which has a body, stands for these very rows: what was committed under it is returned.
         Else another run may do something else, and has raised AlreadyCommitted.
         """
-        entries = self._entries(rows)
         # What it does depends on its reads as well, so another run of it may do something else.
         marked = marker if marker is None or is_same else marker.with_body(WORK_BODY)
         with call_of(owners) as call:
             ts = await self._new_ts(tables, upper, deadline)
             while True:
                 ts = await self._ts_from(upper, ts, deadline)
+                kept = await once.of(self._writer, rows, lambda: self._entries_of(rows), seconds(deadline))
                 try:
-                    outcome = await self._writer.compare_and_append_as(
-                        call, _stamped(entries, ts), upper, ts + 1, transaction=marked, timeout=seconds(deadline)
+                    outcome = await self._writer.compare_and_append_kept_as(
+                        call, kept, upper, ts, transaction=marked, timeout=seconds(deadline)
                     )
                 except InvalidArgument:
                     if marker is not None and not is_same:
@@ -473,8 +477,15 @@ class Wal:
             # The next turn tries again; until then the log grows, which an operator should see.
             _log.warning("the transaction log %s was not settled: %s", self._writer.shard, error)
 
-    def _entries(self, rows: Rows) -> pa.Table:
-        name = self._client.location.runtime.random_bytes(16)
+    async def _entries_of(self, rows: Rows) -> pa.Table:
+        runtime = self._client.location.runtime
+        name = runtime.random_bytes(16)
+        if sum(updates.nbytes for updates in rows.values()) <= ON_LOOP_BYTES_MAX:
+            return self._entries(name, rows)
+        return await runtime.offload(self._entries, name, rows)
+
+    @staticmethod
+    def _entries(name: bytes, rows: Rows) -> pa.Table:
         entries = [(str(shard), payload) for shard, updates in rows.items() for payload in payloads(updates)]
         return pa.table(
             {
@@ -568,12 +579,6 @@ async def check_direct(table: TableShard, timeline: Timeline, deadline: Deadline
         raise InvalidArgument(
             "this shard is a table whose rows come through a log", hint='open it with mode="wal"', table=table.shard
         )
-
-
-def _stamped(entries: pa.Table, ts: int) -> pa.Table:
-    """Entries as updates at a time."""
-    entries = entries.append_column("ts", pa.array([ts] * entries.num_rows, pa.uint64()))
-    return entries.append_column("diff", pa.array([1] * entries.num_rows, pa.int64()))
 
 
 def not_before(updates: pa.Table, time: int) -> pa.Table:

@@ -8,14 +8,16 @@ statement wait all who use the table. Source: sources.md section 1; PostgreSQL d
 
 import importlib.util
 import struct
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from persist import PersistError
 from persist.arrow import ArrowArray
 from persist.extras import extra
 from persist.typed import SqlRow
@@ -33,8 +35,12 @@ from persist_ingest.sources.postgres.session import (
 from persist_ingest.sources.tables.gathering import Ints
 from persist_ingest.sources.tables.silence import Aside
 
+if TYPE_CHECKING:
+    from adbc_driver_manager import AdbcDatabase
+
 Columns: TypeAlias = list[Callable[[], ArrowArray]]
 
+_IDLE_MAX: Final = 8
 _PIECES: Final = 20_000
 _PIECES_BYTES: Final = 16 << 20
 _NULL: Final = 0xFFFFFFFF
@@ -92,68 +98,142 @@ def shown(name: str) -> str:
 def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) -> Iterator[Holder]:
     with extra("postgres-source"):
         from adbc_driver_manager import Error
-        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # it ships none
 
-    opened: list[Any] = []
+    opened: list[_Session] = []
 
-    def begun() -> object:
-        opened.append(connection := dbapi.connect(kept_alive(dsn), autocommit=True))
-        opened.append(cursor := connection.cursor())
+    def begun() -> _Session:
+        opened.append(session := _Session(kept_alive(dsn)))
         for setting in settings(lock_seconds):
-            cursor.execute(setting)
-        connection.adbc_connection.set_autocommit(False)
+            session.run(setting)
+        session.connection.set_autocommit(False)
         for statement in statements:
-            cursor.execute(statement)
-        return cursor
+            session.run(statement)
+        return session
 
     def ended() -> None:
-        while opened:
-            with suppress(Error):
-                opened.pop().close()
+        for session in opened:
+            session.close()
 
     aside = Aside(watched(dsn))
     try:
-        yield _ByAdbc(aside, aside.call(begun))
-    except Error as error:
-        raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+        try:
+            session = aside.call(begun)
+        except (Error, OSError) as error:
+            raise _classified(error) from None
+        yield _ByAdbc(aside, session)
     finally:
         aside.close(ended)
+
+
+class _Databases:
+    """What ADBC knows of servers, by connection string, each lent to one session: making it reads whole catalogs.
+
+    SUBTLE: so it may be older than a type that is asked for. But only types whose numbers are the same on every server
+    are read as they are (``column_types``), and all others as text.
+    """
+
+    def __init__(self) -> None:
+        self._idle: deque[tuple[str, AdbcDatabase]] = deque()
+
+    def take(self, uri: str) -> "AdbcDatabase":
+        """One for a session of this string. Raises Error."""
+        with extra("postgres-source"):
+            from adbc_driver_postgresql import connect  # type: ignore[import-untyped]  # it ships none
+
+        # No lock, which a fork could find taken: where two look at once one more may be made.
+        for _ in range(len(self._idle)):
+            with suppress(IndexError):
+                known, database = self._idle.popleft()
+                if known == uri:
+                    return database
+                self._idle.append((known, database))
+        made: AdbcDatabase = connect(uri)
+        return made
+
+    def give(self, uri: str, database: "AdbcDatabase") -> None:
+        """Keep it for another session: some, of the latest."""
+        self._idle.append((uri, database))
+        while len(self._idle) > _IDLE_MAX:
+            with suppress(IndexError):
+                self._idle.popleft()[1].close()
+
+
+_databases: Final = _Databases()
+
+
+class _Session:
+    """One of ADBC, all of whose calls may wait for the server without an end. Raises Error, and OSError amid rows."""
+
+    def __init__(self, uri: str) -> None:
+        with extra("postgres-source"):
+            from adbc_driver_manager import AdbcConnection, AdbcStatement
+
+        self._uri = uri
+        self._database = _databases.take(uri)
+        try:
+            self.connection = AdbcConnection(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        self._statement = AdbcStatement(self.connection)
+        self._reader: pa.RecordBatchReader | None = None
+
+    def read(self, sql: str) -> pa.RecordBatchReader:
+        """What a query gives, until the next one."""
+        self._leave()
+        self._statement.set_sql_query(sql)
+        handle, _ = self._statement.execute_query()
+        self._reader = pa.RecordBatchReader.from_stream(handle)
+        return self._reader
+
+    def run(self, sql: str) -> pa.Table:
+        """All that a statement gives."""
+        return self.read(sql).read_all()
+
+    def close(self) -> None:
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
+
+        for end in (self._leave, self._statement.close, self.connection.close):
+            with suppress(Error, OSError):
+                end()
+        _databases.give(self._uri, self._database)
+
+    def _leave(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 class _ByAdbc:
     """Columns come as they are where that gives what changes give, and as text where it would not."""
 
-    def __init__(self, aside: Aside, cursor: object) -> None:
+    def __init__(self, aside: Aside, session: _Session) -> None:
         """SUBTLE: nothing but a thread of its own can wait for libpq's blocking calls and be broken off."""
         self._aside = aside
-        self._cursor: Any = cursor
+        self._session = session
 
     def rows(self, sql: str) -> list[SqlRow]:
         with extra("postgres-source"):
             from adbc_driver_manager import Error
 
         try:
-            self._aside.call(lambda: self._cursor.execute(sql))
-            return [tuple(row) for row in self._aside.call(self._cursor.fetchall)]
-        except Error as error:
-            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
-
-    def _opened(self, sql: str) -> pa.RecordBatchReader:
-        self._cursor.execute(sql)
-        reader: pa.RecordBatchReader = self._cursor.fetch_record_batch()
-        return reader
+            found = self._aside.call(lambda: self._session.run(sql))
+        except (Error, OSError) as error:
+            raise _classified(error) from None
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
         with extra("postgres-source"):
             from adbc_driver_manager import Error
 
         chosen = [name if kind.native else shown(name) for name, kind in zip(names, kinds, strict=True)]
+        sql = f"SELECT {', '.join(chosen)} {source}"
         try:
-            sql = f"SELECT {', '.join(chosen)} {source}"
-            for batch in _as_they_come(self._aside, self._aside.call(lambda: self._opened(sql))):
+            for batch in _as_they_come(self._aside, self._aside.call(lambda: self._session.read(sql))):
                 yield [partial(values.normal, batch.column(at), kind) for at, kind in enumerate(kinds)]
-        except Error as error:
-            raise classify(error.sqlstate, str(error).splitlines()[0]) from None
+        except (Error, OSError) as error:
+            raise _classified(error) from None
 
 
 class _ByCopy:
@@ -171,14 +251,15 @@ class _ByCopy:
             yield _columns(chunk, kinds)
 
 
-def _as_they_come(aside: Aside, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _classified(error: Exception) -> PersistError:
     """SUBTLE: amid rows no error of ADBC's is raised but pyarrow's, which has no sqlstate."""
-    try:
-        batches = iter(reader)
-        while (batch := aside.call(lambda: next(batches, None))) is not None:
-            yield batch
-    except OSError as error:
-        raise classify(None, str(error).splitlines()[0]) from None
+    return classify(getattr(error, "sqlstate", None), str(error).splitlines()[0])
+
+
+def _as_they_come(aside: Aside, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    batches = iter(reader)
+    while (batch := aside.call(lambda: next(batches, None))) is not None:
+        yield batch
 
 
 def _chunks(pieces: Iterator[bytes]) -> Iterator[Chunk]:

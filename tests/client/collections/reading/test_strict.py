@@ -16,7 +16,7 @@ from sure import sure
 from persist.core.ids import ShardId
 
 TABLES = ("a", "b", "c")
-TRANSACTIONS = 400 if FULL else 12
+TRANSACTIONS = 400 if FULL else 8
 """Of each writer."""
 CLIENTS = 3
 

@@ -11,7 +11,7 @@ from simulation.budget import FULL, seeds
 
 from persist import Antichain, ShardId
 
-STEP = 1 if FULL else 3
+STEP = 1 if FULL else 5
 """Between two times that are looked at."""
 
 

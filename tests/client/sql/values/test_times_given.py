@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from client.sql.support import rows, sessions
 
-from persist.client.sql.errors import SqlFailed
+from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.literals import ROWS_MIN
 
 GIVEN = {
@@ -75,6 +75,24 @@ async def test_what_copy_wrote_it_reads(tmp_path):
             await session.execute(f"copy t to '{tmp_path / 'a'}.{kind}'; copy u from '{tmp_path / 'a'}.{kind}'")
             wanted = await rows(session, "select * from t order by id")
             assert await rows(session, "delete from u returning *") == wanted
+
+
+async def test_what_copy_wrote_of_bytes_and_of_numbers_it_reads(tmp_path):
+    given = [b"\\x41", b"\\", b"\xff\x00", b"", b'a,"b\n', None]
+    numbers = [1.5, float("inf"), float("-inf"), 0.1, None, 5e-324]
+    async with sessions(files=True) as (session,):
+        made = "(id int primary key, z bytea, f double precision, g double precision)"
+        await session.execute(f"create table t {made}; create table u {made}")
+        for at, (z, f) in enumerate(zip(given, numbers, strict=True)):
+            await session.execute("insert into t values (?, ?, ?, 0.5)", [at, z, f])
+        for kind in ("csv", "jsonl", "parquet", "arrow"):
+            await session.execute(f"copy t to '{tmp_path / 'a'}.{kind}'; copy u from '{tmp_path / 'a'}.{kind}'")
+            assert await rows(session, "delete from u returning *") == await rows(
+                session, "select * from t order by id"
+            )
+        with pytest.raises(SqlError, match="two columns have one name"):
+            await session.execute(f"copy (select 1 as a, 2 as a) to '{tmp_path / 'b'}.json'")
+        assert not [*tmp_path.glob("*b.json*")]
 
 
 async def test_half_of_a_character_is_refused_by_name():

@@ -43,7 +43,7 @@ from persist_ingest.sources.postgres.making import beginning
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9, pace=Pace(rows=5))
 PACE = Pace(rows=5)
 ITEMS, GOOD = "public.items", "public.good"
-ROWS, KILLS = (10_000_000, 20) if FULL else (20_000, 5)
+ROWS, KILLS = (10_000_000, 20) if FULL else (16_000, 4)
 LEFT = """
 SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary),
        (SELECT count(*) FROM pg_publication)

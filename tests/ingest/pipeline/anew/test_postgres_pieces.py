@@ -236,7 +236,7 @@ def test_keys_of_every_type_have_the_servers_order(
 
     with monkeypatch.context() as hooks:
         hooked(hooks, act)
-        resnapshot(here, "shop", ITEMS, pace=Pace(rows=6))
+        resnapshot(here, "shop", ITEMS, pace=Pace(rows=9))
     settled(here, 2)
     shown = f"{names.replace('k', 'k::text', 1)}, v, i"
     by_number = {row[-1]: row[-2] for row in shop.select(f"SELECT {shown} FROM items")}

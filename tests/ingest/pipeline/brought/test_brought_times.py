@@ -11,6 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from simulation.budget import seeds
 
 from persist import InvalidArgument
 from persist.core.time.timeline import CounterTimeline, ExternalTimeline, timeline_of
@@ -140,7 +141,7 @@ def test_updates_are_at_their_own_times_and_the_upper_follows_progress(here: Loc
 
 
 def test_out_of_order_and_duplicated_messages_and_restarts_come_to_the_same(here: Location, tmp_path: Path) -> None:
-    for seed in range(4):
+    for seed in seeds(4):
         rng = random.Random(seed)
         put = Drop(tmp_path / f"changes{seed}")
         name = f"feed{seed}"

@@ -23,7 +23,7 @@ ALTERED = "BEGIN; LOCK TABLE items IN ACCESS EXCLUSIVE MODE; COMMIT"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELD_SECONDS", 0.5)
+    monkeypatch.setattr(session, "HELD_SECONDS", 2.0)
     monkeypatch.setattr(ingesting, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(attempt, "PAUSE_SECONDS", 0.0)
 

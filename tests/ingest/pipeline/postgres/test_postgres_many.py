@@ -11,7 +11,7 @@ from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapsh
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt, watching
 
-TABLES = 100 if FULL else 10
+TABLES = 100 if FULL else 8
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9)
 BAD = "public.t7"
 WAYS: dict[str, tuple[list[str], list[str]]] = {

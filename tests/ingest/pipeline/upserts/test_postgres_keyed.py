@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from ingest.pipeline.conftest import contents
-from simulation.budget import seeds
+from simulation.budget import FULL, seeds
 
 from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, add_export, create, resnapshot, status
 from persist_ingest.location import client
@@ -106,7 +106,7 @@ def test_every_step_is_what_select_says(here: Location, shop: Any, seed: int) ->
     assert shop.select("SELECT relreplident::text FROM pg_class WHERE relname = 'docs'") == [("d",)]
     act = Acts(shop, seed)
     with Pipeline(here, "shop", options=OPTIONS) as one:
-        for number in range(16):
+        for number in range(16 if FULL else 12):
             for _ in range(act.random.randrange(4)):
                 act()
             if number == 8:

@@ -8,9 +8,9 @@ Source: docs/adr/0012-numbered-calls.md; reliability.md I4 and I9.
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller, CallNumbers
@@ -57,6 +57,18 @@ class TokenUse:
     calls: int = 0
 
 
+class Parts(Protocol):
+    """Who made the parts of an append: a ``BatchBuilder``, or a ``KeptBatch`` that other appends may name, too."""
+
+    async def spill(
+        self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]], deadline: Deadline
+    ) -> tuple[Run, ...]:
+        """The runs without inline parts."""
+
+    async def discard(self) -> None:
+        """Delete what only this append named. Nothing of it happened, nor will."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Appending:
     """What to append. ``builder`` made the parts and may delete them; None: they belong to another owner.
@@ -68,7 +80,7 @@ class Appending:
     writer_id: WriterId
     runs: tuple[Run, ...]
     bounds: Bounds
-    builder: BatchBuilder | None = None
+    builder: Parts | None = None
     truncated: bool = False
     definite: bool = False
     rebase: bool = False

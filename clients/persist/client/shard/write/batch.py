@@ -8,7 +8,7 @@ Source: design 001, WriteHandle; persist-semantics.md feature rows 21, 24, 25, 2
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ _CHUNK_BYTES_MAX = 24 << 20
 _ENCODED_AT_ONCE = 2
 """Encoding takes twice as long as sorting: one encoder would leave a second core idle."""
 
-_ON_LOOP_BYTES_MAX = 64 << 10
+ON_LOOP_BYTES_MAX = 64 << 10
 """Work on less than this is done on the event loop: a thread hop would cost more."""
 
 Bounds = tuple[Antichain, Antichain]
@@ -161,13 +161,14 @@ class BatchBuilder:
         while self._work:
             await self._work.pop(0)
 
-    async def discard(self) -> None:
+    async def discard(self, *, but: Collection[str] = ()) -> None:
         """Stop all work and delete every uploaded part. Only for parts that no command named, or provably never will.
 
-        A part whose deletion fails is left to the sweeper.
+        ``but``: of these keys it stays, for another ``discard``. A part whose deletion fails is left to the sweeper.
         """
         await self._tasks.close()
-        keys, self._keys = self._keys, []
+        keys = [key for key in self._keys if key not in but]
+        self._keys = [key for key in self._keys if key in but]
         timeout = self._settings.store_timeout_ms / 1000
         for key in keys:
             with contextlib.suppress(LocationError):
@@ -243,7 +244,7 @@ class BatchBuilder:
         return key
 
     async def _compute(self, size: int, function: Callable[..., T], *args: object) -> T:
-        if size <= _ON_LOOP_BYTES_MAX:
+        if size <= ON_LOOP_BYTES_MAX:
             return function(*args)
         return await encode(self._runtime, function, *args)
 
@@ -265,7 +266,7 @@ def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> 
         check_bounds(table, *bounds)
     size = table.nbytes
     ordered = consolidate(table, schema, size=size)
-    if size > _ON_LOOP_BYTES_MAX:
+    if size > ON_LOOP_BYTES_MAX:
         # Temporaries of this size would otherwise stay with the allocator while the next chunk takes its own.
         del table
         pa.default_memory_pool().release_unused()

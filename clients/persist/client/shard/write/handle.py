@@ -11,11 +11,12 @@ from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller
 from persist.client.shard.times import FrontierLike, TimeLike, frontier_of, time_of
-from persist.client.shard.write.append import Appender, Appending, TokenUse
+from persist.client.shard.write.append import Appender, Appending, Parts, TokenUse
 from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
 from persist.client.shard.write.bodies import Fingerprint, body_of
 from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
+from persist.client.shard.write.kept import KeptBatch
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
 from persist.client.shard.write.writer_ids import WriterIds
 from persist.core.data.schema import Schema
@@ -164,6 +165,38 @@ class WriteHandle(Stays):
         writer_id = self._ids.for_append()
         deadline, builder, runs, transaction = await self._build_of(transaction, writer_id, updates, bounds, timeout)
         return await self._once(call, writer_id, runs, bounds, token, transaction, deadline, builder)
+
+    async def keep(self, updates: UpdatesLike, *, timeout: float | None = None) -> KeptBatch:
+        """Sort, encode and upload updates once, for appends that follow each other until one is taken.
+
+        Columns ``ts`` and ``diff`` may be missing; every row is at time 0. The caller calls ``release`` at the end.
+        Raises as ``compare_and_append`` does before it sends anything.
+        """
+        writer_id = self._ids.for_append()
+        _, builder, runs = await self._build(writer_id, completed(updates, self.schema), _bounds_until(0), timeout)
+        location = self._location
+        return KeptBatch(builder, runs, writer_id, runtime=location.runtime, lease_ms=location.settings.writer_lease_ms)
+
+    async def compare_and_append_kept_as(
+        self,
+        call: OwnCall,
+        kept: KeptBatch,
+        expected_upper: int,
+        at_time: int,
+        *,
+        transaction: Transaction | None = None,
+        timeout: float | None = None,
+    ) -> Appended | UpperMismatch:
+        """``compare_and_append_as`` of a batch kept by this handle, all of it at one time.
+
+        ``transaction``: has what distinguishes its updates. Raises as that does.
+        """
+        bounds = Antichain.of(expected_upper), Antichain.of(at_time + 1)
+        _check_bounds(*bounds, expected=True)
+        self._location.check_open()
+        runs = tuple(moved(run, at_time) for run in kept.runs)
+        deadline = self._location.attempts.deadline(timeout)
+        return await self._once(call, kept.writer_id, runs, bounds, None, transaction, deadline, kept.named())
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small.
@@ -352,7 +385,7 @@ class WriteHandle(Stays):
         token: Token | str | None,
         transaction: Transaction | None,
         deadline: Deadline,
-        builder: BatchBuilder | None,
+        builder: Parts | None,
         *,
         rebase: bool = False,
     ) -> Appended | UpperMismatch:

@@ -6,8 +6,11 @@ Source: docs/sql.md, queries; tests/client/sql/reading/test_against_postgres.py 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias
 
-from persist.client.sql.bind.conditions import Conditions
 from persist.client.sql.bind.integers import Integers
+from persist.client.sql.bind.matching.bytes import Bytes
+from persist.client.sql.bind.matching.conditions import Conditions
+from persist.client.sql.bind.matching.kinds import Kinds
+from persist.client.sql.bind.matching.pairs import Pairs
 from persist.client.sql.bind.times import Times
 from persist.client.sql.bind.typed import Change, Columns, unnamed
 from persist.client.sql.errors import SqlNotSupported
@@ -36,8 +39,11 @@ def checked(query: exp.Expr, schemas: Iterable[Schema], named: Named) -> exp.Exp
     ``schemas``: of what it reads. Raises SqlFailed for texts in the query itself that are not what they have to be,
     SqlError for conditions that are none; SqlNotSupported.
     """
-    columns = Columns(query, schemas)
-    finders: list[Finder] = [Integers(query, columns), Times(columns), Conditions(columns)]
+    read = list(schemas)
+    columns, kinds = Columns(query, read), Kinds(query, read)
+    finders: list[Finder] = [
+        Integers(query, columns), Times(columns), Conditions(columns), Pairs(kinds), Bytes(kinds)
+    ]  # fmt: skip
     if not [change for each in finders for change in each.changes(query)]:
         return query
     query = query.copy()

@@ -157,6 +157,9 @@ def _between(node: exp.Expr) -> exp.Expr:
 
 def _extract(node: exp.Expr) -> exp.Expr:
     """Seconds with what is behind their point."""
+    # SUBTLE: of a cast that is seen sqlglot says that a session's zone may make a difference. Here it is UTC.
+    if isinstance(node.expression, exp.Cast):
+        node.set("expression", exp.paren(node.expression))
     count = _PARTS.get(node.name.upper())
     if count is None:
         return node

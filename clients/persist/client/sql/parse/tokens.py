@@ -18,6 +18,7 @@ with extra("sql"):
     from sqlglot import exp
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import ParseError, TokenError
+    from sqlglot.parsers.postgres import PostgresParser
     from sqlglot.tokenizer_core import Token, TokenType
 
 T = TypeVar("T")
@@ -37,6 +38,29 @@ class Dialect(Postgres):
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             word: kind for word, kind in Postgres.Tokenizer.KEYWORDS.items() if word != "?::"
         }
+
+    class Parser(PostgresParser):
+        """See there."""
+
+        RANGE_PARSERS: ClassVar[dict[TokenType, Any]] = {
+            **PostgresParser.RANGE_PARSERS,
+            TokenType.IS: lambda self, this: (
+                _unknown(self, this) or PostgresParser.RANGE_PARSERS[TokenType.IS](self, this)
+            ),
+        }
+        FUNCTIONS: ClassVar[dict[str, Any]] = {
+            **PostgresParser.FUNCTIONS,
+            "EVERY": exp.LogicalAnd.from_arg_list,
+        }
+
+
+def _unknown(parser: PostgresParser, this: exp.Expr) -> exp.Expr | None:
+    """IS [NOT] UNKNOWN: of a condition, that it is neither. None: something else stands there."""
+    found = next((words for words in (("UNKNOWN",), ("NOT", "UNKNOWN")) if parser._match_text_seq(*words)), ())
+    if not found:
+        return None
+    asked = exp.Is(this=exp.Paren(this=exp.EQ(this=this, expression=exp.true())), expression=exp.Null())
+    return exp.Not(this=asked) if len(found) > 1 else asked
 
 
 class _Undollared(Dialect):

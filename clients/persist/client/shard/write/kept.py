@@ -1,0 +1,126 @@
+"""Batches encoded once for several appends, of which one at most is taken.
+
+Who writes at the upper loses an attempt each time that the upper moves meanwhile. Encoding large rows takes longer than
+the upper stays where it is, so what is encoded anew for each attempt would never be in time.
+Source: persist-semantics.md feature rows 19, 20, 23; docs/adr/0012-numbered-calls.md.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import pyarrow as pa
+
+from persist.client.shard.write.batch import ON_LOOP_BYTES_MAX, BatchBuilder
+from persist.client.shard.write.inputs import UpdatesLike
+from persist.core.data.schema import Schema
+from persist.core.ids import ShardId, WriterId
+from persist.core.shard.batch import Run
+from persist.retry.deadline import Deadline
+from persist.runtime import Runtime
+
+FRESH_SHARE: Final = 8
+"""A batch is made anew after this part of a writer's lease: what lies in Blob and nothing names is swept after it."""
+
+Rows = Mapping[ShardId, pa.Table]
+"""Updates by the table they are for."""
+
+
+class KeptBatch:
+    """Parts that nothing names yet, of rows at time 0. See ``WriteHandle.keep``.
+
+    Each append of it ends by itself: with ``discard``, when nothing of it happened nor will, or without, when it
+    happened or is in doubt. ``release`` ends the batch: the parts stay only where the last append did not discard them.
+    """
+
+    def __init__(
+        self, builder: BatchBuilder, runs: tuple[Run, ...], writer_id: WriterId, *, runtime: Runtime, lease_ms: int
+    ) -> None:
+        """``lease_ms``: of the writer, of which half, at least, was left when the first part was uploaded."""
+        self.runs = runs
+        self.writer_id = writer_id
+        self.runtime = runtime
+        self._fresh_until = runtime.monotonic() + lease_ms / 1000 / FRESH_SHARE
+        self._builder = builder
+        self._keys = frozenset(part.key for run in runs for part in run.parts if part.key)
+        self._is_held = True
+        self._is_named = False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether another attempt can name the parts before they might be swept."""
+        return self.runtime.monotonic() < self._fresh_until
+
+    def named(self) -> Self:
+        """Note that an append names the parts from now on."""
+        self._is_named = True
+        return self
+
+    async def spill(
+        self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]], deadline: Deadline
+    ) -> tuple[Run, ...]:
+        """See ``BatchBuilder.spill``."""
+        return await self._builder.spill(runs, schema_of, deadline)
+
+    async def discard(self) -> None:
+        """Note that no append names the parts any more. What was spilled for one is deleted; all, after ``release``."""
+        self._is_named = False
+        await self._builder.discard(but=self._keys if self._is_held else ())
+
+    async def release(self) -> None:
+        """End it. Once."""
+        self._is_held = False
+        if not self._is_named:
+            await self._builder.discard()
+
+
+class Keeps(Protocol):
+    """A writer of a shard: a ``WriteHandle``."""
+
+    async def keep(self, updates: UpdatesLike, *, timeout: float | None = None) -> KeptBatch:
+        """See there."""
+
+
+class Once:
+    """What the attempts of one write append: encoded anew only where they write something else. For one task.
+
+    A block, whose end ends the batch.
+    """
+
+    def __init__(self) -> None:
+        self._kept: KeptBatch | None = None
+        self._writer: Keeps | None = None
+        self._rows: Rows = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._release()
+
+    async def of(self, writer: Keeps, rows: Rows, made: Callable[[], Awaitable[pa.Table]], timeout: float) -> KeptBatch:
+        """The batch of the updates that are ``made`` of these rows. Raises as ``WriteHandle.keep``."""
+        kept = self._kept
+        if kept is None or self._writer is not writer or not kept.is_fresh or not await self._has(rows, kept.runtime):
+            await self._release()
+            kept = self._kept = await writer.keep(await made(), timeout=timeout)
+            self._writer, self._rows = writer, rows
+        return kept
+
+    async def _has(self, rows: Rows, runtime: Runtime) -> bool:
+        if rows is self._rows:
+            return True
+        size = sum(each.nbytes for each in rows.values())
+        return same(rows, self._rows) if size <= ON_LOOP_BYTES_MAX else await runtime.offload(same, rows, self._rows)
+
+    async def _release(self) -> None:
+        kept, self._kept, self._rows = self._kept, None, {}
+        if kept is not None:
+            await kept.release()
+
+
+def same(one: Rows, other: Rows) -> bool:
+    """Whether these are the same rows in the same order."""
+    return one.keys() == other.keys() and all(rows.equals(other[name]) for name, rows in one.items())

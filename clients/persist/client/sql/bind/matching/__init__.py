@@ -1,0 +1,1 @@
+"""What may stand beside what in a query, by kinds of types: as in PostgreSQL, where DuckDB takes more."""
