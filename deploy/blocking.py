@@ -154,6 +154,8 @@ LATE = {
     f"{TO}.sql.SqlSession",
     f"{TO}.sql.ViewUpkeep",
 }
+# Those that need an extra.
+EXTRAS = {f"{TO}.sql.SqlSession": "sql", f"{TO}.sql.ViewUpkeep": "sql"}
 # Of packages that are there or not: types in quotes, imported for type checkers.
 OPTIONAL = {"pandas", "polars"}
 # Where names that only bodies use come from.
@@ -313,9 +315,16 @@ class Writer(ast.NodeTransformer):
         ]
         if late:
             returned = f'"{returned}"'
-            body = "".join(_import(name, self.origins[name]) for name in late) + body
+            body = "".join(map(self._late, late)) + body
         head = f"def {RENAMED.get(node.name, node.name)}({ast.unparse(node.args)}) -> {returned}:\n"
         return head + _indented(f'"""{_worded(ast.get_docstring(node) or "")}\n"""\n{body}')
+
+    def _late(self, name: str) -> str:
+        extra = EXTRAS.get(self.origins[name], "")
+        if not extra:
+            return _import(name, self.origins[name])
+        self.origins["extra"] = "persist.extras.extra"
+        return f'with extra("{extra}"):\n{_indented(_import(name, self.origins[name]))}'
 
     def is_late(self, name: str) -> bool:
         """Whether a name is of another module that is imported only when it is used."""

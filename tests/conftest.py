@@ -53,7 +53,10 @@ LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/c
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
     *(f"tests/test_{name}.py" for name in ("tidy", "words")),
-    *(f"tests/unit/test_{name}.py" for name in ("exact_casts", "reached", "rules_once", "signatures", "timed_calls")),
+    *(
+        f"tests/unit/test_{name}.py"
+        for name in ("exact_casts", "optional_imports", "reached", "rules_once", "signatures", "timed_calls")
+    ),
     "tests/unit/retry/test_deadline.py",
 )
 """Tests over our own modules, which one process runs: it parses them once (``trees``)."""

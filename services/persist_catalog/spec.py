@@ -7,6 +7,7 @@ from persist.client.catalog.implementation import Implementation, chosen
 from persist.client.client import Client
 from persist.client.collections.views.query import QueryRunner
 from persist.client.shard.location import Location
+from persist.extras import extra
 from persist.runtime import Runtime
 from persist.settings import Settings
 from persist_catalog.service import CatalogDuty, CatalogService
@@ -49,6 +50,7 @@ def open_catalog(location: Location, duty: CatalogDuty, *, telemetry: Telemetry)
 
 
 def _apart() -> QueryRunner:
-    from persist.client.sql.apart.queries import ApartQueries
+    with extra("sql"):
+        from persist.client.sql.apart.queries import ApartQueries
 
     return ApartQueries()

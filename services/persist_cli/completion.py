@@ -101,12 +101,14 @@ def shard_ids(target: "LocationTarget") -> list[str]:
 
     async def listed() -> list[str]:
         from persist.core.names import is_id
+        from persist.extras import extra
         from persist.runtime import system
         from persist.settings import Settings
 
         settings = Settings()
         if target.endpoint is not None:
-            from persist.client.remote.shards import RemoteShards
+            with extra("grpc"):
+                from persist.client.remote.shards import RemoteShards
 
             remote = RemoteShards(target.endpoint, settings=settings)
             return [str(shard) async for shard in remote.list(timeout=SECONDS)]

@@ -3,15 +3,14 @@
 import base64
 import contextlib
 import itertools
-import json
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import date, datetime, time
 from typing import Any, Final, TypeAlias
 
+from persist.arrow.json_out import json_of
 from persist.typed import Json
 
 Rows: TypeAlias = Sequence[Sequence[object]]
@@ -23,28 +22,12 @@ TABLE_ROWS_MAX: Final = 2_000
 
 def print_json(value: object) -> None:
     """One JSON document."""
-    print(_json(value, indent=2))
+    print(json_of(value, json_value, indent=2))
 
 
 def print_json_line(value: object) -> None:
     """One line of JSON, flushed: the reader at the other end of the pipe may be waiting for it."""
-    print(_json(value), flush=True)
-
-
-def _json(value: object, indent: int | None = None) -> str:
-    """A float that JSON has no number for is a text, as PostgreSQL has it: NaN, Infinity, -Infinity."""
-    try:
-        return json.dumps(value, default=json_value, indent=indent, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_with_texts(value), default=json_value, indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _with_texts(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {name: _with_texts(each) for name, each in value.items()}
-    return [_with_texts(each) for each in value] if isinstance(value, list | tuple) else value
+    print(json_of(value, json_value), flush=True)
 
 
 def json_value(value: object) -> object:
@@ -146,6 +129,14 @@ def print_rows(rows: Sequence[Mapping[str, object]], *, title: str = "", caption
         print_table(columns, [[row.get(name, "") for name in columns] for row in rows], title=title, caption=caption)
 
 
+def print_list(columns: Sequence[str], rows: Sequence[Sequence[object]], noun: str, first: str) -> None:
+    """All that there is of a kind, and how many; where there is nothing, that, and how the ``first`` is made."""
+    if rows:
+        print_table(columns, rows, caption=counted(len(rows), noun))
+    else:
+        print(f"no {noun}s here: {first}")
+
+
 def counted(number: int, noun: str) -> str:
     """``1 row``, ``2 rows``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -189,7 +180,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping | list | tuple):
-        return _json(value)
+        return json_of(value, json_value)
     return str(value)
 
 

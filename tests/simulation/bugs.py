@@ -16,10 +16,9 @@ from persist.client.shard.write import append as appending
 from persist.core.frontier import MINIMUM
 from persist.core.ids import SessionId
 from persist.core.shard import commands as c
-from persist.core.shard import diff, retention
+from persist.core.shard import diff, ranges, retention
 from persist.core.shard.state import LeasedReader, State
 from persist.core.shard.transitions import apply as transitions
-from persist.core.shard.transitions import upkeep
 from persist.core.shard.transitions.dispatch import transition
 from persist.core.shard.transitions.upkeep import check_alive
 from persist.errors import LocationError, PersistError
@@ -107,7 +106,7 @@ def blind_retry_with_a_new_number() -> Any:
 
 @bug
 def parts_deleted_when_an_append_gets_no_answer() -> Any:
-    right = appending.Appender.commit
+    right: Any = appending.Appender.commit
 
     async def commit(self: Any, append: Any, deadline: Any) -> Any:
         try:
@@ -189,7 +188,7 @@ def scan_skips_an_entry() -> Any:
 
 @bug
 def compaction_beyond_since() -> Any:
-    right = compactor.compaction_of
+    right = reading.compaction_of
 
     def compaction_of(batches: Any, schemas: Any, settings: Any, since: int) -> Any:
         return right(batches, schemas, settings, since + 5)
@@ -233,7 +232,7 @@ def merge_applied_by_bounds() -> Any:
 @bug
 def step_applied_by_places() -> Any:
     """What lies there now may be what was merged since."""
-    right = upkeep.r
+    right = ranges
 
     def stands(batch: Any, step: Any) -> bool:
         places = [(each.run, each.at + each.count) for each in step.pieces]
@@ -261,7 +260,7 @@ def rest_of_a_cut_part_lost() -> Any:
 
     @contextlib.contextmanager
     def planted() -> Iterator[None]:
-        with swapped(compactor.Compactor, _rest=rest), swapped(upkeep.r, unlike=lambda *what: None):
+        with swapped(compactor.Compactor, _rest=rest), swapped(ranges, unlike=lambda *what: None):
             yield
 
     return planted()
@@ -299,7 +298,7 @@ def zero_sums_dropped_across_times() -> Any:
         sums: dict[Any, int] = {}
         rows = list(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
         for row, change in zip(rows, table["diff"].to_pylist(), strict=True):
-            sums[row] = sums.get(row, 0) + change
+            sums[row] = sums.get(row, 0) + (change or 0)
         yield from table.filter(pa.array([sums[row] != 0 for row in rows])).to_batches()
 
     return swapped(reading.Reading, batches=batches)
@@ -350,7 +349,7 @@ def garbage_up_to_the_requested_rollup() -> Any:
 def rollups_removed_first() -> Any:
     async def collect(self: Any, deadline: Any) -> Any:
         state = await self._applier.refresh(deadline)
-        boundary = collector.gc_boundary(state, versions_max=self._settings.gc_versions_max)
+        boundary = retention.gc_boundary(state, versions_max=self._settings.gc_versions_max)
         if boundary is None:
             return collector.Collected()
         [outcome] = await self._applier.commit([c.RemoveRollups(below=boundary)], deadline)
@@ -430,7 +429,7 @@ def splice_dropped_when_a_diff_is_applied() -> Any:
     right = diff._spliced
 
     def spliced(batches: Any, splices: Any) -> Any:
-        return right(batches, [splice for splice in splices if not splice.gone])
+        return right(batches, tuple(splice for splice in splices if not splice.gone))
 
     return swapped(diff, _spliced=spliced)
 

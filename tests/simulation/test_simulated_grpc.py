@@ -23,7 +23,7 @@ class Echo:
         self.seen: list[tuple[float, bytes]] = []
 
     def register(self, server: Any) -> None:
-        methods = {
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Once": grpc.unary_unary_rpc_method_handler(self.once),
             "Many": grpc.unary_stream_rpc_method_handler(self.many),
             "Talk": grpc.stream_stream_rpc_method_handler(self.talk),

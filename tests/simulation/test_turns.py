@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_threads_take_turns_and_hear_what_their_calls_came_to():
 
     async def both(loop: VirtualLoop) -> list[int]:
         host = loop.host("here")
-        one, other = (host.start(in_thread(lambda n=n, s=s: work(n, s))) for n, s in (("a", 1.0), ("b", 1.5)))
+        one, other = (host.start(in_thread(partial(work, n, s))) for n, s in (("a", 1.0), ("b", 1.5)))
         return [await one, await other]
 
     with simulation(1) as loop:

@@ -64,3 +64,20 @@ def test_numbers_that_fit_are_taken_and_files_come_through_as_they_are() -> None
     nested = b'{"a":' + b"[\n" * DEPTH_MAX
     with pytest.raises(pa.ArrowInvalid, match="nested"):
         CheckedJson(io.BytesIO(nested), ()).readall()
+
+
+@pytest.mark.parametrize("stray", [b"null", b"true", b"1.5", b'"text"', b"nul", b"NaN", b",", b"\x00"])
+@pytest.mark.parametrize("rows", [0, 2, 17_000])
+def test_a_value_in_no_object_is_refused_wherever_it_stands(stray: bytes, rows: int) -> None:
+    # 17,000 of these are more than what is read at once, and begin Arrow's second block with the stray one.
+    row = b'{"a": {"b": [null, true, "}"]}, "c": "x\\" null {", "d": ' + b" " * 4 + b"1}\n"
+    whole = row * rows
+    assert CheckedJson(io.BytesIO(whole + row), ()).readall() == whole + row
+    for text in (whole + stray + b"\n" + row, whole + b" " + stray, whole + row + stray + b"\n" + row * 3):
+        with pytest.raises(pa.ArrowInvalid, match="object"):
+            CheckedJson(io.BytesIO(text), ()).readall()
+
+
+def test_objects_over_several_lines_and_a_mark_are_taken() -> None:
+    text = b'{"a":\n [1,\n  2]\n}\n\n {"a": []}{"a": null}\r\n'
+    assert CheckedJson(io.BytesIO(b"\xef\xbb\xbf" + text), ()).readall() == text

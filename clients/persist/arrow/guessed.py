@@ -17,6 +17,8 @@ from persist.arrow.exact import cast_exactly
 
 T: Final = pa.types
 _LONG: Final = re.compile(rb"(?<![0-9.])[0-9]{16,}(?![0-9.eE])")
+_ESCAPED_NAME: Final = re.compile(rb'\\(?:[^"\\]|\\.)*"\s*:')
+"""That of a field, which is written otherwise than it is called."""
 _DIGITS: Final = b"0" * 16
 _AS_DIGITS: Final = bytes(ord("0") if chr(code) in "0123456789" else code for code in range(256))
 _WHOLE: Final = r"^\s*[+-]?[0-9]{16,}\s*$"
@@ -74,7 +76,7 @@ def _with_long(block: Block, floats: dict[str, pa.DataType]) -> Iterator[tuple[i
                 at += 1
         return
     pattern = _LONG
-    if all(T.is_floating(kind) for kind in floats.values()) and b"\\u" not in block.data:
+    if all(T.is_floating(kind) for kind in floats.values()) and not _ESCAPED_NAME.search(block.data):
         # Other columns have long numbers that are kept, such as ids.
         names = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in floats)
         pattern = re.compile(rb"(?:" + names + rb")\s*:\s*-?[0-9]{16,}(?![0-9.eE])")

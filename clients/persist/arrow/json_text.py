@@ -5,6 +5,7 @@ it finds itself, and with a text that does not begin with an object. All JSON go
 Source: Arrow's own sources, Decimal::Rescale and the parsers of json.
 """
 
+import codecs
 import decimal
 import io
 import json
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from persist.arrow.exact import DIGITS, decimal_of, holds_decimals
 
-DEPTH_MAX: Final = 500
+DEPTH_MAX: Final = 64
 """How deeply values may be nested in one another where their types are found by looking."""
 _BLOCK_BYTES: Final = 1 << 20
 _ODD_NUMBER: Final = (
@@ -30,6 +31,9 @@ _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[[ord("{"), ord("[")]] = 1
 _STEPS[[ord("}"), ord("]")]] = -1
+_BETWEEN: Final = np.zeros(256, np.bool_)
+_BETWEEN[[*b" \t\r\n{}[]"]] = True
+"""What may stand between objects, and where they begin and end."""
 
 
 def odd_numbers(objects: Sequence[bytes]) -> list[int]:
@@ -56,7 +60,8 @@ class CheckedJson(io.RawIOBase):
     """A file of JSON objects, one a line, of which nothing reaches Arrow that would end the process.
 
     ``read_as``: the types of those columns that are known. Reading raises ArrowInvalid, as ``check_decimals`` does; and
-    for text that begins with null, and for values nested more than ``DEPTH_MAX`` deep.
+    for a value that is in no object, as Arrow takes null for a row of nulls, or ends the process where it begins to
+    parse; and for values nested more than ``DEPTH_MAX`` deep.
     """
 
     def __init__(self, file: BinaryIO, read_as: Iterable["pa.Field[pa.DataType]"]) -> None:
@@ -97,6 +102,8 @@ class CheckedJson(io.RawIOBase):
         parts = [self._rest]
         while True:
             given = self._file.read(_BLOCK_BYTES) or b""
+            if self._is_first and not parts[-1]:
+                given = given.removeprefix(codecs.BOM_UTF8)
             cut = given.rfind(b"\n") + 1
             parts.append(given[:cut] if cut else given)
             if cut or not given:
@@ -112,9 +119,12 @@ class CheckedJson(io.RawIOBase):
             self._is_first = False
             if not block.lstrip().startswith((b"{", b"[")):
                 raise pa.ArrowInvalid("JSON parse error: this does not begin with a JSON object in row 0")
-        bare = pc.replace_substring_regex(pa.array([block], pa.binary()), _TEXT, "")[0].as_py()
-        depths = np.cumsum(_STEPS[np.frombuffer(bare, np.uint8)], dtype=np.int64) + self._depth
+        bare = pc.replace_substring_regex(pa.array([block], pa.binary()), _TEXT, '"')[0].as_py()
+        marks = np.frombuffer(bare, np.uint8)
+        depths = np.cumsum(_STEPS[marks], dtype=np.int64) + self._depth
         if depths.size:
+            if not _BETWEEN[marks[depths == 0]].all():
+                raise pa.ArrowInvalid("JSON parse error: a value is in no object; each row is one")
             self._depth = int(depths[-1])
             if int(depths.max()) > DEPTH_MAX:
                 raise pa.ArrowInvalid(f"values are nested more than {DEPTH_MAX} deep")

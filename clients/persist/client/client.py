@@ -13,6 +13,8 @@ from persist.client.collections.access import Access
 from persist.client.collections.late_items import LateItems
 from persist.client.shard.client import ShardClient
 from persist.client.shard.location import Location
+from persist.client.shard.naming import find
+from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.times import TimeLike
 from persist.client.table.in_doubt import TablesInDoubt
 from persist.client.table.opening import open_table
@@ -20,14 +22,18 @@ from persist.client.table.table import Mode, Table
 from persist.client.table.transaction import TableTransaction, collecting, transact
 from persist.client.table.wal import Wal
 from persist.client.timeline.oracle import Oracle, Times
+from persist.client.timeline.register import seconds
 from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import Schema
-from persist.core.ids import ShardId
+from persist.core.ids import ReaderId, ShardId
+from persist.core.names import id_or_name
 from persist.core.shard.commands import Transaction
 from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline, TimelineLike, timeline_of
 from persist.errors import InvalidArgument
 from persist.extras import extra
+from persist.retry.deadline import Deadline
+from persist.storage.open import READ_ONLY
 
 if TYPE_CHECKING:
     from persist.client.binding.port import Minter
@@ -44,7 +50,8 @@ T = TypeVar("T")
 
 
 def _kept_queries() -> "QueryRunner":
-    from persist.client.sql.keeping import KeptQueries
+    with extra("sql"):
+        from persist.client.sql.keeping import KeptQueries
 
     return KeptQueries()
 
@@ -67,6 +74,54 @@ class Client(ShardClient):
         self._environments_read: dict[tuple[str, str], Environment] = {}
         self._doubts = TablesInDoubt()
         location.claims = self._items = LateItems(self.access, location.settings.environment)
+
+    async def open_reader(
+        self,
+        shard: ShardId | str,
+        *,
+        schema: Schema | None = None,
+        purpose: str = "",
+        lease: float | None = None,
+        reader_id: ReaderId | str | None = None,
+        use_critical_since: bool = False,
+        timeout: float | None = None,
+    ) -> ReadHandle:
+        """A reader that holds the shard's since (or its critical since, if asked and any) under a lease.
+
+        Never initialises a shard. ``purpose`` shows in ``inspect``. ``lease``: seconds without a heartbeat after which
+        the hold is gone, ``settings.reader_lease_ms`` unless given. A given ``reader_id`` that is alive is taken over
+        as it is. Two RPCs. Of the name of a table that is written through a log, the shard has by then all rows that
+        were acknowledged, for about six more; by its id it is what it is. Raises ShardNotFound, SchemaMismatch,
+        CodecMismatch, InvalidArgument.
+        """
+        deadline = self._location.attempts.deadline(timeout)
+        complete = await self._behind_its_log(shard, deadline)
+        if complete is not None:
+            await complete(seconds(deadline))
+        reader = await super().open_reader(
+            shard,
+            schema=schema,
+            purpose=purpose,
+            lease=lease,
+            reader_id=reader_id,
+            use_critical_since=use_critical_since,
+            timeout=seconds(deadline),
+        )
+        reader.complete = complete
+        return reader
+
+    async def _behind_its_log(
+        self, given: ShardId | str, deadline: Deadline
+    ) -> Callable[[float | None], Awaitable[object]] | None:
+        """What brings the shard of a name to the end of its log; None: it has none, or nothing may be written here."""
+        wanted = id_or_name(given)
+        if isinstance(wanted, ShardId) or self._location.home == READ_ONLY:
+            return None
+        named = await find(self._location, wanted, deadline)
+        if named is None or named.mode != "wal":
+            return None
+        log = await self.transaction_log(named.timeline, timeout=seconds(deadline))
+        return functools.partial(log.complete, await log.table(named.shard, deadline))
 
     async def oracle(
         self,

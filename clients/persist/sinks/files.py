@@ -4,7 +4,6 @@ Source: docs/reference/sinks.md; reliability.md, durable files.
 """
 
 import fcntl
-import json
 import os
 import weakref
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Final, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from persist.arrow.json_out import json_of
 from persist.client.collections.plain import rows_of
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history
 from persist.errors import Determinate, Indeterminate, InvalidArgument
@@ -143,7 +143,7 @@ class FilesSink:
         if self._format == "parquet":
             durable(self._folder, name, lambda path: pq.write_table(updates, path))
         else:
-            lines = "".join(json.dumps(row, default=_text) + "\n" for row in rows_of(updates))
+            lines = "".join(json_of(row, _text, is_ascii=True) + "\n" for row in rows_of(updates))
             durable(self._folder, name, lambda path: path.write_text(lines))
 
 

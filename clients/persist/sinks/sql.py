@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from persist.arrow import ArrowField
+from persist.arrow.json_out import json_of
 from persist.client.collections.plain import values_of
 from persist.client.collections.sinks.port import EARLIER, of_another_history, of_earlier_release
 from persist.core.time.timeline import TEXT_MAX
@@ -191,5 +192,5 @@ def plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, list | dict):
-        return json.dumps(value, default=str)
+        return json_of(value, str, is_ascii=True)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -9,7 +9,7 @@ from persist.core.catalog.values import ObjectType, Space
 from persist.core.ids import ShardId
 from persist.errors import ShardNotFound
 from persist_cli.catalog.place import CatalogPlace
-from persist_cli.terminal import counted, note, print_json, print_table
+from persist_cli.terminal import note, print_json, print_list
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -29,7 +29,8 @@ def items(place: CatalogPlace, settings: "Settings", *, system: bool, json: bool
     if json:
         print_json(rows)
         return
-    print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], caption=counted(len(rows), "item"))
+    first = "persist sql 'CREATE TABLE …' makes one, persist catalog adopt NAME takes a shard or source that is there"
+    print_list(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], "item", first)
 
 
 def adopt(

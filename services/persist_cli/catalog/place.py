@@ -109,9 +109,12 @@ class CatalogPlace:
         A program that leads publishes no address: it cannot be seen whether it lives.
         """
         from persist.client.catalog.addresses import Addresses
-        from persist.client.catalog.remote import RemoteCatalog
         from persist.errors import PersistError
+        from persist.extras import extra
         from persist.runtime import system
+
+        with extra("grpc"):
+            from persist.client.catalog.remote import RemoteCatalog
 
         async with contextlib.AsyncExitStack() as stack:
             addresses = Addresses(await self._kept(settings, stack), system())

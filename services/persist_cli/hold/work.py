@@ -15,7 +15,7 @@ from persist.errors import InvalidArgument
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.catalog.place import CatalogPlace
-from persist_cli.terminal import counted, note, print_json, print_table
+from persist_cli.terminal import note, print_json, print_list
 from persist_cli.times import time_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def list_holds(place: CatalogPlace, settings: "Settings", *, json: bool) -> None
         }
         for row in rows
     ]
-    print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in shown], caption=counted(len(rows), "hold"))
+    first = "persist hold create NAME TABLE makes one"
+    print_list(COLUMNS, [[row[name] for name in COLUMNS] for row in shown], "hold", first)
 
 
 def _lag(text: str | None) -> MaxLag | None:

@@ -15,7 +15,6 @@ from persist.client.collections.plain import rows_of
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
 from persist.dates import dated
-from persist.errors import NotReadable
 from persist.runtime import system
 from persist.typed import Fields, Json
 from persist_cli.outcomes import Outcomes
@@ -27,6 +26,7 @@ from persist_cli.terminal import (
     noted,
     print_json,
     print_json_line,
+    print_list,
     print_table,
     progress,
     shown,
@@ -76,7 +76,7 @@ def list_shards(
         return outcomes.code
     columns = (*(["name"] if called else []), *fields, *(["error"] if outcomes.failed else []))
     rows = [[_dated_cell(row.get(name)) for name in columns] for row in outcomes.rows]
-    print_table(columns, rows, caption=counted(len(rows), "shard"))
+    print_list(columns, rows, "shard", "persist shard append NAME FILE makes one")
     outcomes.say(place)
     return outcomes.code
 
@@ -162,8 +162,8 @@ def snapshot(client: "persist.Client", request: SnapshotFile, *, timeout: float,
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
     with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
-        as_of = _latest(reader.upper.time) if request.as_of is None else request.as_of
-        found = reader.snapshot(as_of=as_of, timeout=timeout)
+        found = reader.snapshot(request.as_of, timeout=timeout)
+        as_of = found.as_of
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
         batches: Iterator[pa.RecordBatch] = found.to_batches(columns, request.where)
@@ -176,15 +176,6 @@ def snapshot(client: "persist.Client", request: SnapshotFile, *, timeout: float,
         )
     if request.output is not None:
         note(f"{counted(rows, 'row')} as of {dated(as_of)} written to {request.output}")
-
-
-def _latest(upper: int | None) -> int:
-    """The latest complete time. A closed shard is complete at every time."""
-    if upper is None:
-        return TIME_MAX
-    if upper == 0:
-        raise NotReadable("nothing is complete yet", hint="append something, or give --as-of to wait for it", upper=0)
-    return upper - 1
 
 
 def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:

@@ -167,11 +167,12 @@ def _check(block: Block, checked: CheckedJson, read_as: pa.Schema) -> None:
     try:
         checked.check(block.data)
     except pa.ArrowInvalid as error:
-        for row in json_rows(block):
+        again = CheckedJson(io.BytesIO(), read_as)
+        for number, line in enumerate(block.data.split(b"\n"), block.line):
             try:
-                CheckedJson(io.BytesIO(), read_as).check(block.data[row.begin : row.end])
+                again.check(line + b"\n")
             except pa.ArrowInvalid as found:
-                raise pa.ArrowInvalid(f"{str(found).splitlines()[0]}, in line {row.line}") from error
+                raise pa.ArrowInvalid(f"{str(found).splitlines()[0]}, in line {number}") from error
         raise
 
 

@@ -10,7 +10,7 @@ from persist.core.catalog.values import ObjectType
 from persist.errors import InvalidArgument
 from persist.sinks import target_of
 from persist_cli.catalog.place import CatalogPlace
-from persist_cli.terminal import counted, note, print_json, print_rows
+from persist_cli.terminal import note, print_json, print_list
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -69,7 +69,8 @@ def list_sinks(place: CatalogPlace, settings: "Settings", *, json: bool) -> None
     if json:
         print_json(rows)
         return
-    print_rows(rows, caption=counted(len(rows), "sink"))
+    first = "persist sql \"CREATE SINK … FROM … INTO sqlite (path = 'copy.db', table = '…')\" makes one"
+    print_list(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], "sink", first)
 
 
 def _target(options: dict[str, str]) -> str:

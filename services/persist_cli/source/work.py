@@ -17,7 +17,7 @@ from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist.typed import Record
 from persist_cli.options import Invocation, LocationTarget
-from persist_cli.terminal import counted, note, print_json, print_json_line, print_table, progress
+from persist_cli.terminal import counted, note, print_json, print_json_line, print_list, print_table, progress
 from persist_ingest.items import item_names
 from persist_ingest.pipeline.anew.again import check_export
 from persist_ingest.pipeline.records import SILENT_MS
@@ -117,6 +117,9 @@ def show_sources(run: Invocation, target: LocationTarget) -> None:
     columns = ("source", "type", "export", "shard")
     rows = [[s.name, s.type, export, shard] for s in sources.values() for export, shard in s.exports.items()]
     rows += [[each.name, each.type, f"creating {each.described}", ""] for each in creating.values()]
+    if not rows:
+        print_list(columns, rows, "source", "persist source create NAME --type TYPE … makes one")
+        return
     print_table(columns, rows)
     note(counted(len(sources), "source"))
 

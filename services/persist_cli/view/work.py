@@ -9,7 +9,7 @@ from persist.core.catalog.ddl.system_tables import going
 from persist.core.catalog.values import ObjectType
 from persist.errors import LocationError
 from persist_cli.catalog.place import CatalogPlace
-from persist_cli.terminal import counted, note, print_json, print_rows
+from persist_cli.terminal import counted, note, print_json, print_list, print_rows
 
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
@@ -102,4 +102,5 @@ def list_views(place: CatalogPlace, settings: "Settings", *, json: bool) -> None
     if json:
         print_json(rows)
         return
-    print_rows(rows, caption=counted(len(rows), "view"))
+    first = "persist sql 'CREATE MATERIALIZED VIEW … AS SELECT …' makes one"
+    print_list(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], "view", first)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist_ingest.decode.exact import decode_exactly
+from persist_ingest.decode.exact import FEW, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
 from persist_ingest.sources.options import columns
@@ -149,6 +149,34 @@ def test_a_float_is_not_infinite_because_it_is_large() -> None:
     found = JsonDecoder(pa.schema([("v", pa.float32())])).decode([b'{"v":1e30}', b'{"v":1e300}'])
     assert [at.index for at in found.bad] == [1]
     assert found.rows.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "bad", "calls_max", "work_max"),
+    [
+        (100_000, {0}, 2 * 17 + FEW, 4),
+        (100_000, {77_777}, 2 * 17 + FEW, 4),
+        (100_000, {99_999}, 2 * 17 + FEW, 4),
+        (4_096, set(range(0, 4_096, 2)), 1.5 * 4_096, 12),
+        (4_096, set(range(4_096)), 1.5 * 4_096, 12),
+    ],
+    ids=["first", "one", "last", "every second", "all"],
+)
+def test_bad_payloads_cost_few_calls(count: int, bad: set[int], calls_max: float, work_max: int) -> None:
+    parses: list[int] = []
+    texts = [b'{"id": "x"}' if at in bad else b'{"id": 1}' for at in range(count)]
+    decoder = JsonDecoder(pa.schema({"id": pa.int64()}))
+
+    def parse(begin: int, end: int) -> pa.RecordBatch:
+        parses.append(end - begin)
+        return decoder._parse(texts[begin:end])
+
+    decoded = decode_exactly(count, decoder.fields, parse)
+    assert {each.index for each in decoded.bad} == bad
+    assert decoded.rows.num_rows == count - len(bad)
+    assert len(parses) <= calls_max
+    assert sum(parses) <= work_max * count
+    assert parses.count(count) == 1
 
 
 def test_behind_the_first_bad_payload_of_an_owner_nothing_is_parsed():

@@ -10,6 +10,7 @@ from persist.client.remote.shards import RemoteShards
 from persist.client.shard.location import Location
 from persist.core.ids import ShardId
 from persist.machine.local_shards import LocalShards
+from persist.machine.shards import Shards
 from persist.settings import Settings
 from persist.storage.blob.memory import MemoryValues
 from persist.storage.consensus.memory import MemoryLog
@@ -152,7 +153,7 @@ class Fleet:
         if fails_over:
             remote = RemoteShards(endpoints, settings=settings, runtime=runtime, watched=True)
             local = LocalShards(self.blob(), self.consensus(), settings=settings, runtime=runtime)
-            shards = FailoverShards(remote, local, runtime=runtime, away=lambda: remote.away)
+            shards: Shards = FailoverShards(remote, local, runtime=runtime, away=lambda: remote.away)
         else:
             shards = RemoteShards(endpoints, settings=settings, runtime=runtime)
         return Client(Location(shards, blob=self.blob(), settings=settings, runtime=runtime))

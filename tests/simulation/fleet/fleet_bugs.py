@@ -21,7 +21,8 @@ from persist.core.ids import Token
 from persist.core.shard import commands as c
 from persist.core.shard.state import State
 from persist.core.shard.transitions import apply as transitions
-from persist.core.shard.transitions import calls
+from persist.core.shard.transitions import calls, dispatch
+from persist.errors import LocationError
 from persist.testing.simulation.memory import swapped
 
 Plant = Callable[[], contextlib.AbstractContextManager[None]]
@@ -84,7 +85,7 @@ def parts_are_deleted_whenever_a_refusal_is_heard() -> Any:
     async def attempt(self: Any, append: Any, *arguments: Any) -> Any:
         try:
             return await right(self, append, *arguments)
-        except appending.LocationError:
+        except LocationError:
             await append.discard()
             raise
 
@@ -95,9 +96,9 @@ def parts_are_deleted_whenever_a_refusal_is_heard() -> Any:
 def holds_are_not_numbered() -> Any:
     @contextlib.contextmanager
     def planted() -> Any:
-        right = {kind: transitions.transition.registry[kind] for kind in (c.RegisterCriticalReader,)}
+        right = {kind: dispatch.transition.registry[kind] for kind in (c.RegisterCriticalReader,)}
         for kind, transition in right.items():
-            transitions.transition.register(
+            dispatch.transition.register(
                 kind,
                 lambda command, state, context, right=transition: right(
                     dataclasses.replace(command, call=None), state, context
@@ -107,7 +108,7 @@ def holds_are_not_numbered() -> Any:
             yield
         finally:
             for kind, transition in right.items():
-                transitions.transition.register(kind, transition)
+                dispatch.transition.register(kind, transition)
 
     return planted()
 
@@ -115,7 +116,7 @@ def holds_are_not_numbered() -> Any:
 @bug
 def who_is_first_is_taken_to_have_written_all() -> Any:
     """Also when it wrote no further than into the middle of the interval."""
-    right = appending.Appender.commit
+    right: Any = appending.Appender.commit
 
     async def commit(self: Any, append: Any, deadline: Any) -> Any:
         outcome = await right(self, append, deadline)
@@ -129,7 +130,7 @@ def who_is_first_is_taken_to_have_written_all() -> Any:
 @bug
 def tokens_are_those_of_a_handle() -> Any:
     """Another process that repeats the call makes another one of it."""
-    right = write.WriteHandle._named
+    right: Any = write.WriteHandle._named
 
     def named(self: Any, append: Any, token: Any) -> Any:
         return right(self, append, Token.named(self._caller._session._id, token))
@@ -140,7 +141,7 @@ def tokens_are_those_of_a_handle() -> Any:
 @bug
 def first_call_under_a_token_takes_itself_for_the_only_one() -> Any:
     """It appends anew when the shard has forgotten the token, whatever overlapping calls did."""
-    right = write.WriteHandle._named
+    right: Any = write.WriteHandle._named
 
     def named(self: Any, append: Any, token: Any) -> Any:
         given = right(self, append, token)

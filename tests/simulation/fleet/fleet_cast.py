@@ -31,6 +31,13 @@ LIMITS = (1.0, 5.0, 20.0, None)
 class FleetCast(Fleet):
     """The stories of all actors."""
 
+    released: set[str]
+    """Names of holds that were released, and acknowledged so."""
+
+    def strike(self, *, amid: bool = False) -> None:
+        """Something breaks."""
+        raise NotImplementedError
+
     def stories(self) -> dict[str, Story]:
         """All actors'."""
         return {
@@ -204,13 +211,14 @@ class FleetCast(Fleet):
         """Whatever was acknowledged before is there."""
         for shard in self.accounts:
             await self._writer(client, shard)
+        failures: tuple[type[Exception], ...] = (LocationError, *self._strange_kinds())
         while not self.done:
             shard = entropy.choice(list(self.accounts))
             try:
                 await self._read_once(client, shard)
             except LeaseExpired:
                 self.fired["reader expired"] += 1
-            except (LocationError, *self._strange_kinds()) as error:
+            except failures as error:
                 self.fired[f"read failed: {type(error).__name__}"] += 1
             await asyncio.sleep(entropy.uniform(10.0, 100.0))
 

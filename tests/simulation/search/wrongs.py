@@ -12,6 +12,7 @@ from persist.core.shard import commands as c
 from persist.core.shard.state import CallOutcome, State
 from persist.core.shard.transitions import apply as transitions
 from persist.core.shard.transitions import calls
+from persist.core.shard.transitions.dispatch import transition
 from persist.errors import InvalidArgument
 from persist.testing.simulation.memory import swapped
 
@@ -75,7 +76,7 @@ def fences_are_not_recorded() -> Any:
         after, outcome = right(command, state, context)
         return (state, outcome) if isinstance(outcome, c.Closed) else (after, outcome)
 
-    right = transitions.transition.registry[c.CloseCall]
+    right = transition.registry[c.CloseCall]
     return transition_of(c.CloseCall, close)
 
 
@@ -85,7 +86,7 @@ def refused_moves_are_not_recorded() -> Any:
         after, outcome = right(command, state, context)
         return (state, outcome) if isinstance(outcome, c.OpaqueMismatch) else (after, outcome)
 
-    right = transitions.transition.registry[c.CompareAndDowngradeSince]
+    right = transition.registry[c.CompareAndDowngradeSince]
     return transition_of(c.CompareAndDowngradeSince, downgrade)
 
 

@@ -31,6 +31,7 @@ from persist.core.ids import ReaderId, ShardId, WriterId
 from persist.core.shard.commands import SchemaEntry, Transaction
 from persist.core.time.isolation import Isolation
 from persist.core.time.timeline import EPOCH_MILLISECONDS, TimelineLike
+from persist.extras import extra
 from persist.machine.garbage.sweeper import Swept
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -140,7 +141,7 @@ class Client(Opened):
     ) -> WriteHandle:
         """A writer, initialising a new shard with ``schema``; under a fresh writer id, or the one given.
 
-        Two RPCs at most. Raises as ``open``.
+        Two RPCs at most; of a name without rows its look-up twice. Raises as ``open``.
         """
         return self._give(
             WriteHandle, self._run(self._inner.open_writer(shard, schema=schema, writer_id=writer_id, timeout=timeout))
@@ -172,7 +173,9 @@ class Client(Opened):
 
         Never initialises a shard. ``purpose`` shows in ``inspect``. ``lease``: seconds without a heartbeat after which
         the hold is gone, ``settings.reader_lease_ms`` unless given. A given ``reader_id`` that is alive is taken over
-        as it is. Two RPCs. Raises ShardNotFound, SchemaMismatch, CodecMismatch, InvalidArgument.
+        as it is. Two RPCs. Of the name of a table that is written through a log, the shard has by then all rows that
+        were acknowledged, for about six more; by its id it is what it is. Raises ShardNotFound, SchemaMismatch,
+        CodecMismatch, InvalidArgument.
         """
         return self._give(
             ReadHandle,
@@ -379,8 +382,8 @@ class Client(Opened):
         ``files``: COPY may read and write files of this process. ``runner``: the engine of its queries, such as a
         ``pyspark_persist.SparkRunner``; None: DuckDB. Needs the extra ``sql``. Raises as ``environment``.
         """
-        from persist.client.blocking.sql import SqlSession
-
+        with extra("sql"):
+            from persist.client.blocking.sql import SqlSession
         return self._give(
             SqlSession,
             self._run(self._inner.session(environment, role=role, files=files, runner=runner, endpoints=endpoints)),
@@ -394,8 +397,8 @@ class Client(Opened):
         ``patience``: seconds after which its ``work`` returns while what takes long goes on; None: once all are done.
         Needs the extra ``sql``. Raises as ``environment``.
         """
-        from persist.client.blocking.sql import ViewUpkeep
-
+        with extra("sql"):
+            from persist.client.blocking.sql import ViewUpkeep
         return self._give(
             ViewUpkeep, self._run(self._inner.views(runner, environment, patience=patience, endpoints=endpoints))
         )

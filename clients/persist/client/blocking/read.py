@@ -100,8 +100,9 @@ class ReadHandle(Held):
 
         Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
-        None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
-        one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
+        None: at the latest complete time, of a table that was opened by name with all rows that were acknowledged; of a
+        closed shard at the end of time. One RPC, for None two, of a table in a log seven (longer waits: one per 30 s);
+        nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
         nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         return self._give(Snapshot, self._run(self._inner.snapshot(as_of, timeout=timeout)))

@@ -43,6 +43,11 @@ class Table(Held):
         return self._inner.schema
 
     @property
+    def declared(self) -> Schema | None:
+        """The schema it was opened with."""
+        return self._inner.declared
+
+    @property
     def timeline(self) -> Timeline:
         """What its times mean."""
         return self._inner.timeline

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
-from persist.client.shard.naming import claimed, shard_of
+from persist.client.shard.naming import check_alone, claimed, shard_of
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
 from persist.client.shard.read.since import SinceHandle, open_since
 from persist.client.shard.write.handle import WriteHandle
 from persist.client.shard.write.prepared import UNREGISTERED, BatchSpec
 from persist.core.data.schema import Schema
-from persist.core.frontier import Antichain
+from persist.core.frontier import MINIMUM, Antichain
 from persist.core.ids import ReaderId, ShardId, WriterId, check_critical_id
 from persist.core.names import id_or_name
 from persist.core.shard.commands import EvolveSchema, RegisterLeasedReader, RegisterSchema, SchemaEntry
@@ -97,13 +97,15 @@ class ShardClient(Stays):
     ) -> WriteHandle:
         """A writer, initialising a new shard with ``schema``; under a fresh writer id, or the one given.
 
-        Two RPCs at most. Raises as ``open``.
+        Two RPCs at most; of a name without rows its look-up twice. Raises as ``open``.
         """
         given = WriterId.parse(writer_id) if writer_id is not None else None
         deadline = self._location.attempts.deadline(timeout)
         create = schema is not None
         the_shard = await shard_of(self._location, shard, deadline, create=create, writes=True)
         info, entry, opened = await self._open(the_shard, schema, create=create, deadline=deadline)
+        if create and the_shard != shard and info.upper == MINIMUM:
+            await check_alone(self._location, str(shard), the_shard, deadline)
         return WriteHandle(
             self._location,
             shard=info.shard,

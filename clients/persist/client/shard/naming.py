@@ -40,6 +40,19 @@ async def derived(location: Location, name: str, deadline: Deadline, *, timeline
     return living or [each for each, _ in there]
 
 
+async def check_alone(
+    location: Location, name: str, shard: ShardId, deadline: Deadline, *, timelines: Iterable[str] = ()
+) -> None:
+    """Accept a shard that was just made for a name, if nothing else has become of that name meanwhile.
+
+    Before any rows: a statement that gives the name to an item makes that one's shard, and then looks for others. So
+    of the two each looks after it has made its own, and at least one finds the other. Raises AmbiguousName.
+    """
+    found = await find(location, name, deadline, timelines=timelines)
+    if found is not None and found.shard != shard:
+        names.only(name, [found, Named(shard)])
+
+
 async def shard_of(
     location: Location, given: ShardId | str, deadline: Deadline, *, create: bool = False, writes: bool = False
 ) -> ShardId:

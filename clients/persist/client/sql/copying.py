@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from persist.arrow import ArrowField, blocks
 from persist.arrow.guessed import check_json
+from persist.arrow.json_out import json_of
 from persist.arrow.json_text import CheckedJson
 from persist.client.collections.plain import rows_of, with_texts
 from persist.client.sql.errors import SqlError, SqlFailed
@@ -204,11 +205,9 @@ def _ipc(source: pa.NativeFile) -> pa.Table:
 
 
 def _write_json(path: Path, rows: pa.Table) -> None:
-    import json
-
     with path.open("w", encoding="utf-8") as out:
         for batch in rows.to_batches():
-            out.writelines(json.dumps(row, default=_text, ensure_ascii=False) + "\n" for row in rows_of(batch))
+            out.writelines(json_of(row, _text) + "\n" for row in rows_of(batch))
 
 
 def _text(value: object) -> str:

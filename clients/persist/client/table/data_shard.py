@@ -37,6 +37,8 @@ class TableShard:
     def __init__(self, client: "ShardClient", writer: "WriteHandle") -> None:
         self.client = client
         self.writer = writer
+        self.declared: Schema | None = None
+        """As it was opened with: what is written here anew has no nulls where this one has none."""
         self.upper = Register(client, writer)
         self.copied = 0
         """The table's log, if it has one, is copied to the shard at least up to this time."""
@@ -55,7 +57,11 @@ class TableShard:
         cls, client: "ShardClient", shard: ShardId, schema: Schema | None, *, timeout: float | None = None
     ) -> "TableShard":
         """Two RPCs at most. Raises as ``Client.open_writer``."""
-        return cls(client, await client.open_writer(shard, schema=schema, timeout=timeout))
+        # SUBTLE: not as it was declared. It also writes what others put into the log, and takes away what they wrote.
+        kept = None if schema is None else schema.stored
+        found = cls(client, await client.open_writer(shard, schema=kept, timeout=timeout))
+        found.declared = schema
+        return found
 
     @property
     def shard(self) -> ShardId:

@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from persist.client.shard.naming import claimed, find, near
+from persist.client.shard.naming import check_alone, claimed, find, near
 from persist.client.table.data_shard import TableShard
 from persist.client.table.table import Table
 from persist.client.table.transaction import ALONE
@@ -49,12 +49,15 @@ async def open_table(
     wal = await log_of(timeout=timeout) if mode == "wal" else None
     oracle = await oracle_of(timeout=seconds(deadline))
     named = await _shard_of(client, name, mode, timeline, deadline, is_asked=is_keyed is None)
+    is_new = named is None
     if named is None:
         missing = str(name)
         if schema is None:
             raise not_found(missing, await near(client.location, missing, deadline))
         named = Named(new_shard(missing, mode, str(timeline)), mode, str(timeline))
     data = await TableShard.open(client, named.shard, schema, timeout=seconds(deadline))
+    if is_new:
+        await check_alone(client.location, str(name), named.shard, deadline, timelines=[str(timeline)])
     # What was there before it was a table must not put its times, or what it hides from a log, in the way.
     await oracle.check_ahead(data.upper.known, timeout=seconds(deadline))
     if wal is not None:

@@ -18,7 +18,7 @@ from persist.client.shard.write.inputs import tables, with_defaults
 from persist.core.data.encoding import encode, encode_key
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange
-from persist.core.data.update import consolidate, normalise
+from persist.core.data.update import check_declared, consolidate, laid_out, normalise
 from persist.core.ids import ShardId
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge, SchemaMismatch
 from persist.wire.columnar.encode import GROUP_BYTES_MAX
@@ -36,20 +36,22 @@ PAYLOAD_BYTES: Final = 16 << 20
 """Arrow bytes of such an entry, unless one row is larger: an entry is a single value, which readers hold whole."""
 
 
-def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1) -> pa.Table:
+def updates_of(rows: RowsLike, schema: Schema, *, diff: int = 1, declared: Schema | None = None) -> pa.Table:
     """Rows as updates at time 0, each taken ``diff`` times. Checked: they can be appended at any time, by any process.
+
+    ``declared``: no row that is put in has nulls where this one has none, inside of columns.
 
     Raises InvalidArgument, SchemaMismatch, RequestTooLarge (a row is larger than any may be).
     """
     pieces = [normalise(with_defaults(_sized(piece)), schema) for piece in tables(rows, schema)]
-    table = pa.concat_tables(pieces) if pieces else schema.updates.empty_table()
-    return consolidate(at_time(times(table, diff), 0), schema)
+    table = times(pa.concat_tables(pieces) if pieces else schema.updates.empty_table(), diff)
+    return consolidate(at_time(table if declared is None else check_declared(table, declared), 0), schema)
 
 
 def _sized(piece: pa.Table) -> pa.Table:
     """The same, before anything is done with it that takes memory. Raises RequestTooLarge."""
     # Where all of it is not too large no row is.
-    if piece.nbytes > ROW_BYTES_MAX and piece.num_rows:
+    if laid_out(piece).nbytes > ROW_BYTES_MAX and piece.num_rows:
         largest = int(sum(map(_bytes_of, piece.columns), start=np.zeros(piece.num_rows, np.int64)).max())
         if largest > ROW_BYTES_MAX:
             raise RequestTooLarge(

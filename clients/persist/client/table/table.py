@@ -107,6 +107,11 @@ class Table(Stays):
         return self._data.writer.schema
 
     @property
+    def declared(self) -> Schema | None:
+        """The schema it was opened with."""
+        return self._data.declared
+
+    @property
     def timeline(self) -> Timeline:
         """What its times mean."""
         return self._oracle.timeline
@@ -244,7 +249,7 @@ class Table(Stays):
     async def _updates(self, rows: RowsLike, diff: int, timeout: float | None) -> pa.Table:
         """SUBTLE: columns may have been added since this was opened. Rows that are given once cannot be read again."""
         try:
-            return updates_of(rows, self.schema, diff=diff)
+            return updates_of(rows, self.schema, diff=diff, declared=self.declared)
         except SchemaMismatch:
             before = self.schema
             if isinstance(rows, Iterator | pa.RecordBatchReader):
@@ -252,7 +257,7 @@ class Table(Stays):
             await self._data.renew(self._location.attempts.deadline(timeout))
             if self.schema == before:
                 raise
-            return updates_of(rows, self.schema, diff=diff)
+            return updates_of(rows, self.schema, diff=diff, declared=self.declared)
 
     async def _write(self, updates: pa.Table, transaction: Transaction | None, timeout: float | None) -> int:
         if transaction is not None:

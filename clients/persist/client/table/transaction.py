@@ -81,7 +81,7 @@ class TableTransaction(Stays):
 
         Of a table of SQL with a primary key the end of the block looks whether the keys are free, and raises.
         """
-        self.add(table, updates_of(rows, table.schema))
+        self.add(table, updates_of(rows, table.schema, declared=table.declared))
 
     def retract(self, table: "Table", rows: RowsLike) -> None:
         """Take whole rows away, which must be there. Raises as ``insert``."""
@@ -100,7 +100,7 @@ class TableTransaction(Stays):
 
     async def upsert(self, table: "Table", rows: RowsLike) -> None:
         """Put rows in the place of those with the same keys, if any. Raises as ``snapshot`` and ``insert``."""
-        new = updates_of(rows, table.schema)
+        new = updates_of(rows, table.schema, declared=table.declared)
         check_distinct(keys := keys_of(new, table.schema))
         await self.replace(table, keys, new)
 

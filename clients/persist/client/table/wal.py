@@ -292,6 +292,15 @@ class Wal:
                 await self.upper.raise_to(max(until, upper + 1), deadline)
                 await self._copy(table, upper, self.upper.known, deadline)
 
+    async def complete(self, table: TableShard, timeout: float | None = None) -> None:
+        """Return when the table holds all that was acknowledged before this was called. One RPC, or about six.
+
+        One that was dropped holds what it holds. Raises LocationError, and as ``catch_up``.
+        """
+        deadline = self.deadline(timeout)
+        with contextlib.suppress(ShardClosed):
+            await self.catch_up(table, await self.upper.read(deadline), deadline)
+
     async def table(self, shard: ShardId, deadline: Deadline) -> TableShard:
         """A shard that is a table of this log, or becomes one. Three RPCs. Raises ShardNotFound."""
         table = await TableShard.open(self._client, shard, None, timeout=seconds(deadline))

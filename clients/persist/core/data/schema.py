@@ -11,6 +11,7 @@ import pyarrow as pa
 from persist.arrow import ArrowField
 from persist.core.data.codec import ArrowCodec, Codec, UnknownCodec, built_in
 from persist.core.data.types import Role, storage_type
+from persist.core.data.values import requires
 from persist.errors import CodecMismatch, InvalidArgument, PersistError, SchemaMismatch
 
 TS: Final = pa.field("ts", pa.uint64(), nullable=False)
@@ -29,15 +30,18 @@ class Schema:
     """Key and val columns in storage types. Immutable, picklable, hashable.
 
     ``key`` and ``val`` map names to Arrow types (nullable) or fields. At least one key column is needed. All names
-    differ by more than case, as SQL engines find columns without regard to it; those in RESERVED are taken.
+    differ by more than case, as SQL engines find columns without regard to it; those in RESERVED are taken. What is
+    inside of a column is nullable in the shard; where it is declared not to be, who writes with this very schema is
+    refused nulls there.
     Raises TypeNotSupported, InvalidArgument.
     """
 
-    __slots__ = ("_codec", "_key", "_updates", "_val")
+    __slots__ = ("_codec", "_declared", "_key", "_updates", "_val")
 
     def __init__(self, key: FieldsLike, val: FieldsLike | None = None, *, codec: Codec | None = None) -> None:
         self._key = _fields(key, "key")
         self._val = _fields({} if val is None else val, "val")
+        self._declared = _declared(key, self._key) + _declared({} if val is None else val, self._val)
         names = [*self._key.names, *self._val.names]
         if not len(self._key):
             raise InvalidArgument("a schema needs a key column", hint="name what identifies a row")
@@ -82,6 +86,16 @@ class Schema:
         return self._val
 
     @property
+    def declared(self) -> tuple[ArrowField, ...]:
+        """The key and val columns in the types that were given. The shard does not keep them; equality ignores them."""
+        return self._declared
+
+    @property
+    def stored(self) -> "Schema":
+        """The same without what was declared beyond it: as others find it in the shard."""
+        return Schema(self._key, self._val, codec=self._codec)
+
+    @property
     def updates(self) -> pa.Schema:
         """Columns of stored updates: key…, val…, ``ts`` u64, ``diff`` i64."""
         return self._updates
@@ -106,8 +120,10 @@ class Schema:
         if columns is None:
             return self
         wanted = set(columns)
-        kept = {field.name: field for field in self._val if field.name in wanted}
-        return self if len(kept) == len(self._val) else Schema(self._key, kept)
+        kept = sum(field.name in wanted for field in self._val)
+        keys = len(self._key)
+        vals = [field for field in self._declared[keys:] if field.name in wanted]
+        return self if kept == len(self._val) else Schema(pa.schema(self._declared[:keys]), pa.schema(vals))
 
     def to_bytes(self) -> bytes:
         """The Arrow IPC schema of the columns with their roles, and the codec's name."""
@@ -193,9 +209,19 @@ class Schema:
     def __repr__(self) -> str:
         return f"Schema(key={_names(self._key)}, val={_names(self._val)}, codec={self.codec_name})"
 
-    def __reduce__(self) -> tuple[Callable[..., "Schema"], tuple[bytes, Codec | None]]:
+    def __reduce__(self) -> tuple[Callable[..., "Schema"], tuple[bytes, Codec | None, bytes]]:
         kept = None if built_in(self.codec_name, self._key, self._val) else self._codec
-        return Schema.from_bytes, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept)
+        # SUBTLE: not the fields themselves, of which some forget when pickled that an item must not be null.
+        is_strict = any(requires(each.type) for each in self._declared)
+        declared = pa.schema(self._declared).serialize().to_pybytes() if is_strict else b""
+        return _unpickled, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept, declared)
+
+
+def _unpickled(data: bytes, codec: Codec | None, declared: bytes) -> Schema:
+    found = Schema.from_bytes(data, codec)
+    if declared:
+        found._declared = tuple(pa.ipc.read_schema(pa.py_buffer(declared)))
+    return found
 
 
 def _stored(data: bytes) -> tuple[str, pa.Schema, pa.Schema]:
@@ -225,6 +251,13 @@ def _fields(given: FieldsLike, role: Role) -> pa.Schema:
         )
     items = [(field.name, field) for field in given] if isinstance(given, pa.Schema) else list(given.items())
     return pa.schema([_field(name, item, role) for name, item in items])
+
+
+def _declared(given: pa.Schema | Mapping[str, pa.DataType | ArrowField], stored: pa.Schema) -> tuple[ArrowField, ...]:
+    """The columns, which are sound, in the types that were given."""
+    kinds = [given.field(name) if isinstance(given, pa.Schema) else given[name] for name in stored.names]
+    types = [kind.type if isinstance(kind, pa.Field) else kind for kind in kinds]
+    return tuple(field.with_type(kind) for field, kind in zip(stored, types, strict=True))
 
 
 def _field(name: Any, given: Any, role: Role) -> ArrowField:

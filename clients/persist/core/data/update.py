@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from persist.arrow import ArrowChunks, ArrowField
 from persist.core.data.consolidation import SORT_BYTES, SORT_ROWS, consolidate_piece
 from persist.core.data.merging.merge import PartSource, merge
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.types import Role, T, storage_type
-from persist.core.data.values import is_stored, stored
+from persist.core.data.values import absent, is_stored, missing, requires, stored, unsound
 from persist.core.frontier import Antichain, check_time
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, SchemaMismatch
 
@@ -26,44 +27,66 @@ def normalise(data: pa.Table | pa.RecordBatch, schema: Schema) -> pa.Table:
 
     Takes any encoding of a column's type, an all-null column, and any integer type for ``ts`` and ``diff``. What it
     returns can be read back by every reader: each value is looked at, as what made the arrays may not have.
-    Raises SchemaMismatch (columns missing, unknown or of another type), InvalidArgument (a value that does not fit,
-    such as a time of 24:00:00 or a text that is not UTF-8).
+    A null is refused where the column has none, or the type of the data itself, inside of columns too. Raises
+    SchemaMismatch (columns missing, unknown or of another type), InvalidArgument (a value that does not fit, such as a
+    time of 24:00:00 or a text that is not UTF-8; with the path to it, such as ``a.b[].c``).
     """
     given = data.schema.names
     expected = schema.updates.names
     if given != expected and (len(given) > len(expected) or set(given) != set(expected)):
-        missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
+        lacking, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
         raise SchemaMismatch(
-            "the columns are not those of the schema", hint=f"expected {expected}", missing=missing, unknown=unknown
+            "the columns are not those of the schema", hint=f"expected {expected}", missing=lacking, unknown=unknown
         )
-    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    table = laid_out(pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data)
     columns = [
         _integers(table, field) if field in (TS, DIFF) else _column(table, field, schema) for field in schema.updates
     ]
-    return _readable(pa.Table.from_arrays(columns, schema=schema.updates))
+    found = _sound(pa.Table.from_arrays(columns, schema=schema.updates), full=True)
+    _check_within(found, [table.schema.field(each.name) for each in schema.updates])
+    return found
 
 
-def _readable(table: pa.Table) -> pa.Table:
-    """The table, each value of which its type allows: no reader takes others. Raises InvalidArgument."""
-    try:
-        table.validate(full=True)
-    except pa.ArrowException:
-        for name, column in zip(table.schema.names, table.columns, strict=True):
-            _check_readable(name, column)
-        raise
+def check_declared(table: pa.Table, schema: Schema) -> pa.Table:
+    """The normalised updates, none of which puts a null where the schema, as it was declared, has none.
+
+    Those that take rows away may: others, who declare less, put them there. Raises InvalidArgument with the path.
+    """
+    if any(requires(each.type) for each in schema.declared):
+        is_added = pc.greater(table.column(DIFF.name), 0)
+        _check_within(table if pc.all(is_added).as_py() else table.filter(is_added), schema.declared)
     return table
 
 
-def _check_readable(name: str, column: ArrowChunks) -> None:
+def _check_within(table: pa.Table, fields: Iterable[ArrowField]) -> None:
+    for field in fields:
+        if requires(field.type):
+            for chunk in table.column(field.name).chunks:
+                path = missing(chunk, field.type, field.name)
+                if path is not None:
+                    raise absent(path)
+
+
+def laid_out(table: pa.Table) -> pa.Table:
+    """The table, if its buffers are as long as they must be, so that its sizes may be asked for. Costs nothing by row.
+
+    Raises InvalidArgument. What offsets between the first and the last lead to, ``normalise`` finds.
+    """
+    return _sound(table, full=False)
+
+
+def _sound(table: pa.Table, *, full: bool) -> pa.Table:
+    """The table, each value of which its type allows: no reader takes others. Raises InvalidArgument."""
     try:
-        column.validate(full=True)
+        table.validate(full=full)
     except pa.ArrowException as error:
-        raise InvalidArgument(
-            "a value is none of its type's",
-            hint=f"the column holds {column.type}",
-            column=name,
-            reason=str(error)[:200],
-        ) from error
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            try:
+                column.validate(full=full)
+            except pa.ArrowException as its_error:
+                raise unsound(name, column.type, its_error) from its_error
+        raise InvalidArgument("this is no table", hint="build it anew", reason=str(error)[:200]) from error
+    return table
 
 
 def from_rows(rows: Iterable[Row], schema: Schema) -> pa.Table:
@@ -148,7 +171,7 @@ def _column(table: pa.Table, field: ArrowField, schema: Schema) -> ArrowChunks:
     plain = pa.chunked_array(chunks, field.type)  # type: ignore[call-overload]  # narrower than Arrow is
     # Only the plain form counts the nulls inside dictionaries and runs.
     if plain.null_count and not field.nullable:
-        raise InvalidArgument("a value is missing", hint="the column is not nullable", column=field.name)
+        raise absent(field.name)
     return plain  # type: ignore[no-any-return]  # kernels and pyspark have no types
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from persist import PersistError
 from persist.arrow import ArrowArray
+from persist.extras import extra
 from persist.typed import SqlRow
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType
@@ -95,7 +96,8 @@ def shown(name: str) -> str:
 
 @contextmanager
 def _by_adbc(dsn: str, statements: Sequence[str], lock_seconds: float | None) -> Iterator[Holder]:
-    from adbc_driver_manager import Error
+    with extra("postgres-source"):
+        from adbc_driver_manager import Error
 
     opened: list[_Session] = []
 
@@ -135,7 +137,8 @@ class _Databases:
 
     def take(self, uri: str) -> "AdbcDatabase":
         """One for a session of this string. Raises Error."""
-        from adbc_driver_postgresql import connect  # type: ignore[import-untyped]  # it ships none
+        with extra("postgres-source"):
+            from adbc_driver_postgresql import connect  # type: ignore[import-untyped]  # it ships none
 
         # No lock, which a fork could find taken: where two look at once one more may be made.
         for _ in range(len(self._idle)):
@@ -162,7 +165,8 @@ class _Session:
     """One of ADBC, all of whose calls may wait for the server without an end. Raises Error, and OSError amid rows."""
 
     def __init__(self, uri: str) -> None:
-        from adbc_driver_manager import AdbcConnection, AdbcStatement
+        with extra("postgres-source"):
+            from adbc_driver_manager import AdbcConnection, AdbcStatement
 
         self._uri = uri
         self._database = _databases.take(uri)
@@ -187,7 +191,8 @@ class _Session:
         return self.read(sql).read_all()
 
     def close(self) -> None:
-        from adbc_driver_manager import Error
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
 
         for end in (self._leave, self._statement.close, self.connection.close):
             with suppress(Error, OSError):
@@ -209,7 +214,8 @@ class _ByAdbc:
         self._session = session
 
     def rows(self, sql: str) -> list[SqlRow]:
-        from adbc_driver_manager import Error
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
 
         try:
             found = self._aside.call(lambda: self._session.run(sql))
@@ -218,7 +224,8 @@ class _ByAdbc:
         return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def columns(self, names: Sequence[str], kinds: Sequence[ColumnType], source: str) -> Generator[Columns, None, None]:
-        from adbc_driver_manager import Error
+        with extra("postgres-source"):
+            from adbc_driver_manager import Error
 
         chosen = [name if kind.native else shown(name) for name, kind in zip(names, kinds, strict=True)]
         sql = f"SELECT {', '.join(chosen)} {source}"

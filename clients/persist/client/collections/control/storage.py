@@ -85,6 +85,9 @@ class ShardStorage:
             begins, born = dict(effects.begins), {each.id: each.at for each in effects.born}
             derived = frozenset(effects.derived)
             await at_once(lambda each: self._make(each, begins.get(each.id), born.get(each.id), derived), new)
+            # SUBTLE: once more. Who made a shard of such a name since then looks again, too, before any rows, and finds
+            # the shard that is there by now, if not the item: see naming.check_alone.
+            await at_once(self._check_hides, effects.hides)
             touched = {places[id] for id in (*wanted, *effects.changed) if id in places}
             await at_once(room.handles.take_over, sorted(touched))
             self._check(wanted, places)

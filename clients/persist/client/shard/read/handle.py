@@ -5,7 +5,7 @@ Source: design 001, ReadHandle; persist-semantics.md section 2.6; reliability.md
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -56,6 +56,9 @@ class ReadHandle(Stays):
         self._location = location
         self._lease = lease
         self._upper = upper
+        self.complete: Callable[[float | None], Awaitable[object]] | None = None
+        """What sees that the shard has all that was acknowledged, and goes before a read of the latest: a table's rows
+        are in a log first. Given a timeout."""
         self._unreadable = not_readable(lease.shard, upper=upper) if lease.since.is_empty else None
         """Set when the shard was already closed for reading at the open."""
         self._abandon = weakref.finalize(self, lease.abandon)
@@ -119,13 +122,16 @@ class ReadHandle(Stays):
 
         Times are numbers, or what ``time_of`` understands: ``"2026-11-22T06:00"``, ``"-5m"``, a datetime.
 
-        None: at the latest complete time; of a closed shard at the end of time. One RPC, for None two (longer waits:
-        one per 30 s); nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
+        None: at the latest complete time, of a table that was opened by name with all rows that were acknowledged; of a
+        closed shard at the end of time. One RPC, for None two, of a table in a log seven (longer waits: one per 30 s);
+        nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
         nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         if as_of is None:
             self._lease.check()
             self._check_given_up()
+            if self.complete is not None:
+                await self.complete(timeout)
             as_of = await self._latest(timeout)
         else:
             as_of = self._time(as_of)

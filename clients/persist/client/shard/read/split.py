@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from persist.client.shard.loop_thread import LoopThread, process_loop
+from persist.client.shard.loop_thread import process_loop
 from persist.client.shard.process_blobs import process_blob
 from persist.client.shard.read.whole import WholeIterator
 from persist.core.data.splits import KeyRange
@@ -96,17 +96,8 @@ def _rows(split: Split, reading: Reading, columns: Sequence[str] | None) -> Gene
     reading = reading.focused
     if not reading.runs:
         return
-    loop = process_loop()
-    fetcher = loop.run(_open(split, reading))
-    try:
+    with process_loop().holding(_open(split, reading), Fetcher.close) as fetcher:
         yield from reading.batches(fetcher.reader, columns)
-    finally:
-        _close(loop, fetcher)
-
-
-def _close(loop: LoopThread, fetcher: Fetcher) -> None:
-    if loop.alive:
-        loop.run(fetcher.close())
 
 
 async def _open(split: Split, reading: Reading) -> Fetcher:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from persist.client.shard.write.bodies import Fingerprint
 from persist.client.shard.write.inputs import Chunker, UpdatesLike, is_instant, tables, within
 from persist.core.data.schema import Schema
-from persist.core.data.update import check_bounds, consolidate, normalise
+from persist.core.data.update import check_bounds, check_declared, consolidate, normalise
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import Part, Run
@@ -260,7 +260,7 @@ def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> 
 
     Raises SchemaMismatch, InvalidArgument, InvalidBounds, EmptyInterval.
     """
-    table = pa.concat_tables([normalise(piece, schema) for piece in chunk]).combine_chunks()
+    table = pa.concat_tables([check_declared(normalise(piece, schema), schema) for piece in chunk]).combine_chunks()
     chunk.clear()
     if bounds is not None:
         check_bounds(table, *bounds)

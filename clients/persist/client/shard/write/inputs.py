@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.core.data.schema import DIFF, TS, Schema
-from persist.core.data.update import from_rows
+from persist.core.data.update import from_rows, laid_out
 from persist.core.frontier import Antichain
 from persist.errors import InvalidArgument, SchemaMismatch
 from persist.typed import AnyValue
@@ -65,9 +65,9 @@ class Chunker:
         return self._bytes
 
     def push(self, table: pa.Table) -> Iterator[list[pa.Table]]:
-        """Take a table in; the chunks that became full, as slices."""
+        """Take a table in; the chunks that became full, as slices. Raises InvalidArgument: its buffers lack bytes."""
         at = 0
-        row_bytes = max(1, table.nbytes // max(1, table.num_rows))
+        row_bytes = max(1, laid_out(table).nbytes // max(1, table.num_rows))
         while at < table.num_rows:
             room = min(self._rows_max - self._rows, (self._bytes_max - self._bytes) // row_bytes)
             if room <= 0 and self._held:
