@@ -26,7 +26,7 @@ from persist.errors import (
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
-from persist.machine.cached import ShardCache
+from persist.machine.cached import FREED_AT_ONCE, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
@@ -124,7 +124,7 @@ class LocalShards:
         self._looks = Looks(self._look)
         self._looking = asyncio.Semaphore(LOOKED_AT_ONCE)
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
-        self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes)
+        self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes, forgotten=self._part_with)
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
         self._closed = False
@@ -322,6 +322,11 @@ class LocalShards:
             known.maintenance.look(seconds)
         else:
             self._tasks.spawn(self._look_again(shard, seconds), "looking at a quiet shard")
+
+    def _part_with(self, state: State) -> None:
+        """What was forgotten goes from memory: at once, unless it is large."""
+        if state.trace.parts > FREED_AT_ONCE and not self._closed:
+            self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
 
     async def _look_again(self, shard: ShardId, seconds: float) -> None:
         async with self._looking:

@@ -23,7 +23,7 @@ PARTS_PER_COMMIT: Final = 32
 ROLLUP_EVERY_MAX: Final = 2_048
 """A state of many parts is rolled up after a commit for each 32 of them, and no more than so many."""
 BATCHES_PER_STEP: Final = 500
-PARTS_PER_STEP: Final = 1_250
+PARTS_PER_STEP: Final = 2_500
 """What one step of a tombstone takes away: its commit names all of it, and then it goes from memory at once, block by
 block, while others of the process wait."""
 GC_TAKEOVER_MS: Final = 60_000
