@@ -1,4 +1,4 @@
-"""What a process counts a shard for is about what its state takes, whatever it is made of; a large one goes by pieces."""
+"""What a process counts a shard for is what its state takes, whatever it is made of; a large one goes by pieces."""
 
 import dataclasses
 import gc
@@ -93,7 +93,8 @@ def used(state: State) -> None:
     """What is remembered with batches once a state was worked with."""
     for batch in state.trace.batches:
         assert batch.rows + batch.part_count + batch.encoded_bytes + batch.inline_bytes + batch.described_bytes
-        assert batch.fingerprint and batch.retractions >= 0
+        assert batch.fingerprint
+        assert batch.retractions >= 0
 
 
 @pytest.mark.parametrize(

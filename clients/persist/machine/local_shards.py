@@ -21,6 +21,7 @@ from persist.errors import (
     InvalidId,
     LocationError,
     NotReadable,
+    Overloaded,
     PersistError,
     ShardNotFound,
     VersionMismatch,
@@ -194,6 +195,9 @@ class LocalShards:
             taken = [command for place, command in enumerate(commands) if place not in refused]
             committed = iter(await known.applier.commit(taken, deadline) if taken else ())
             outcomes = [refused[place] if place in refused else next(committed) for place in range(len(commands))]
+            if any(isinstance(outcome, Overloaded) for outcome in outcomes):
+                # Hints follow commits, and what is refused commits nothing: what it waits for must begin here.
+                self._hints.pass_on(known.applier.shard)
             if Finalized(done=True) in outcomes:
                 outcomes = await self._buried(known, outcomes, deadline)
             return outcomes

@@ -77,6 +77,7 @@ class Maintenance:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
         applier.on_commit = weakly(self.after_commit)
+        applier.on_history = weakly(self._look_later)
 
     @property
     def idle(self) -> bool:
@@ -114,11 +115,15 @@ class Maintenance:
         replaced = self.collector.released.replaced_bytes(newest)
         if replaced >= max(self._settings.reclaim_bytes, STATES_WRITTEN * rollup.encoded_bytes):
             self._begin(self._rollups, self._roll_up, state)
-        seconds = self._settings.reclaim_after_ms / 1000
         if replaced:
-            self._looks.add(state.shard, seconds)
-        elif self._replaced(state) or len(state.rollups) > 1:
-            self._looks.add(state.shard, 2 * seconds)
+            self._looks.add(state.shard, self._settings.reclaim_after_ms / 1000)
+        else:
+            self._look_later(state)
+
+    def _look_later(self, state: State) -> None:
+        """Look at what others may have left behind, also where this process only reads: perhaps none writes any more."""
+        if not self._closed and (self._replaced(state) or len(state.rollups) > 1):
+            self._looks.add(state.shard, 2 * self._settings.reclaim_after_ms / 1000)
 
     def _replaced(self, state: State) -> bool:
         """Whether anything was replaced since the newest rollup, as far as this process committed or read it."""

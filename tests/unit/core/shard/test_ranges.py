@@ -19,6 +19,7 @@ from persist.core.shard.ranges import RUNS_MAX, RUNS_MIN, RangePiece, RangeStep,
 from persist.core.shard.retention import PARTS_PER_STEP
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
+from persist.core.shard.transitions import upkeep
 from persist.core.shard.transitions.apply import apply
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, InvalidBounds
@@ -371,6 +372,13 @@ WRONG: dict[str, Callable[[c.ApplyMerge], c.ApplyMerge]] = {
     "begin where the runs do": lambda merge: with_step(merge, pieces=pieces(merge)[:1]),
     "begins beyond its end": lambda merge: with_step(merge, below=b""),
 }
+
+
+def test_a_piece_named_often_is_refused_before_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, merge = stepping()
+    monkeypatch.setattr(upkeep.r, "stands", lambda *looked_up: pytest.fail("it takes as long as a client wants"))
+    with pytest.raises(InvalidArgument, match="one for each run"):
+        shard.commit(with_step(merge, pieces=pieces(merge)[:1] * 9_000))
 
 
 @pytest.mark.parametrize("why", WRONG)
