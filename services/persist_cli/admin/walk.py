@@ -19,9 +19,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class Walk(Generic[T]):
-    """Work on each of these shards that lies behind ``after``, up to ``at_once`` at a time; ends at an interrupt
-    (SIGINT) or
-    SIGTERM."""
+    """Work on each of these shards that lies behind ``after``, up to ``at_once`` at a time; ends at SIGINT, SIGTERM."""
 
     def __init__(
         self, shards: Sequence[ShardId], work: Callable[[ShardId], Awaitable[T]], *, after: str, at_once: int

@@ -121,7 +121,7 @@ class Maintenance:
             self._look_later(state)
 
     def _look_later(self, state: State) -> None:
-        """Look at what others may have left behind, also where this process only reads: perhaps none writes any more."""
+        """Look at what others may have left behind, also where this process only reads: perhaps none writes again."""
         if not self._closed and (self._replaced(state) or len(state.rollups) > 1):
             self._looks.add(state.shard, 2 * self._settings.reclaim_after_ms / 1000)
 
