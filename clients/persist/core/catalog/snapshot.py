@@ -5,9 +5,10 @@ sections 1.2.3 and 1.2.8.
 """
 
 import copy
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
@@ -18,7 +19,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 LOG_CHANGES: Final = 10_000
-"""How many changes are remembered for transactions that began before them, besides the newest ones."""
+"""How many changes are remembered besides the newest ones, whether any transaction began before them or not."""
+LOG_CHANGES_HELD: Final = 1_000_000
+"""How many are while a transaction is there that began before them: the largest ones take 500,000."""
 
 
 class Change(NamedTuple):
@@ -36,6 +39,15 @@ class Net(NamedTuple):
 
     before: Mapping[tuple[AnyKind, Any], Any]
     after: Mapping[tuple[AnyKind, Any], Any]
+
+
+class Begun(Protocol):
+    """What looks at a snapshot as of a version, and later at what changed since."""
+
+    @property
+    def version(self) -> int:
+        """As of which it looked last."""
+        ...
 
 
 class Snapshot:
@@ -56,6 +68,7 @@ class Snapshot:
         self._oids: dict[int, int] = {}
         self._log: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._logged = 0
+        self._begun: weakref.WeakSet[Begun] = weakref.WeakSet()
 
     @classmethod
     def of(cls, codec: RowCodec, updates: Iterable[RowUpdate]) -> "Snapshot":
@@ -156,6 +169,10 @@ class Snapshot:
         self._remember(told)
         return told
 
+    def begin(self, begun: Begun) -> None:
+        """Remember what changes from its version on, as long as it is there."""
+        self._begun.add(begun)
+
     def since(self, version: int) -> list[Change] | None:
         """All changes after a version, in order; None when they are forgotten."""
         if version < self.version and (not self._log or self._log[0][0] > version + 1):
@@ -169,7 +186,12 @@ class Snapshot:
         self._log.append((self.version, changes))
         self._logged += len(changes)
         # The newest stay however many they are: those who did something else meanwhile are no worse off for it.
+        if self._logged <= LOG_CHANGES or len(self._log) < 2:
+            return
+        oldest = min([begun.version for begun in self._begun], default=self.version)
         while self._logged > LOG_CHANGES and len(self._log) > 1:
+            if self._log[0][0] > oldest and self._logged <= LOG_CHANGES_HELD:
+                return
             self._logged -= len(self._log.popleft()[1])
 
     def _put(self, kind: AnyKind, key: object, value: object) -> None:

@@ -123,6 +123,12 @@ class CatalogTransaction:
         self._prepared: Prepared | None = None
         if token is not None:
             self.name(token)
+        snapshot.begin(self)
+
+    @property
+    def version(self) -> int:
+        """As of which it looked last at what others committed."""
+        return self._version
 
     def name(self, token: Token) -> None:
         """Give it a token. Raises nothing."""
