@@ -24,6 +24,7 @@ from persist.errors import (
     Overloaded,
     PersistError,
     ShardNotFound,
+    UnsafeConfiguration,
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
@@ -343,7 +344,7 @@ class LocalShards:
                 await known.maintenance.settled(deadline)
             except ShardNotFound:
                 return
-            except LocationError:
+            except (LocationError, UnsafeConfiguration, VersionMismatch):
                 self._looks.add(shard, 2 * seconds)
             finally:
                 known.in_use -= 1
