@@ -8,7 +8,7 @@ import copy
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from persist.core.catalog.kinds import KINDS, AnyKind, Kind, Name, kind_of
 from persist.core.catalog.rows import Row, RowCodec, RowUpdate, contents, is_append_only
@@ -41,13 +41,13 @@ class Net(NamedTuple):
     after: Mapping[tuple[AnyKind, Any], Any]
 
 
-class Begun(Protocol):
-    """What looks at a snapshot as of a version, and later at what changed since."""
+class Begun:
+    """As of which version one looked last at what others did. What changed since is remembered while it is there."""
 
-    @property
-    def version(self) -> int:
-        """As of which it looked last."""
-        ...
+    __slots__ = ("__weakref__", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
 
 
 class Snapshot:
@@ -169,9 +169,11 @@ class Snapshot:
         self._remember(told)
         return told
 
-    def begin(self, begun: Begun) -> None:
-        """Remember what changes from its version on, as long as it is there."""
+    def begin(self) -> Begun:
+        """What a transaction keeps while it is there."""
+        begun = Begun(self.version)
         self._begun.add(begun)
+        return begun
 
     def since(self, version: int) -> list[Change] | None:
         """All changes after a version, in order; None when they are forgotten."""

@@ -19,7 +19,6 @@ from persist.core.shard.ranges import RUNS_MAX, RUNS_MIN, RangePiece, RangeStep,
 from persist.core.shard.retention import PARTS_PER_STEP
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
-from persist.core.shard.transitions import upkeep
 from persist.core.shard.transitions.apply import apply
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import InvalidArgument, InvalidBounds
@@ -376,7 +375,7 @@ WRONG: dict[str, Callable[[c.ApplyMerge], c.ApplyMerge]] = {
 
 def test_a_piece_named_often_is_refused_before_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     shard, merge = stepping()
-    monkeypatch.setattr(upkeep.r, "stands", lambda *looked_up: pytest.fail("it takes as long as a client wants"))
+    monkeypatch.setattr("persist.core.shard.ranges.stands", lambda *looked_up: pytest.fail("it takes as long as a client wants"))
     with pytest.raises(InvalidArgument, match="one for each run"):
         shard.commit(with_step(merge, pieces=pieces(merge)[:1] * 9_000))
 
