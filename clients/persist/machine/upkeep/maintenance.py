@@ -25,7 +25,7 @@ from persist.machine.versions import Versions
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
-from persist.retry.weakly import weakly
+from persist.retry.weakly import weakly, while_there
 from persist.runtime import Runtime
 from persist.settings import Settings
 
@@ -77,7 +77,8 @@ class Maintenance:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
         applier.on_commit = weakly(self.after_commit)
-        applier.on_history = weakly(self._look_later)
+        # A shard that is made may be forgotten before it is known.
+        applier.on_history = while_there(self._look_later)
 
     @property
     def idle(self) -> bool:
