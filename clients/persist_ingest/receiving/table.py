@@ -291,7 +291,7 @@ class WebhookTable:
             return
         self._since_at = now
         try:
-            self._reader.downgrade_since([upper - 2])
+            self._reader.downgrade_since([upper - 2], timeout=RELEASE_SECONDS)
         except LocationError:
             pass
         except PersistError:

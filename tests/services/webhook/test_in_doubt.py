@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from services.process import ShardProcess
 from services.proxy import Proxy, proxy_to
 from services.webhook.senders import rows
 
-from persist import Determinate, Indeterminate, OutcomeForgotten
+from persist import Determinate, Indeterminate, OutcomeForgotten, PersistError
 from persist.runtime import system
 from persist_ingest import Location, Records, create
 from persist_ingest.location import client, release
@@ -145,3 +147,36 @@ async def test_an_append_that_is_forgotten_and_cannot_be_looked_up_is_in_doubt(t
         returns = lambda: asyncio.run_coroutine_threadsafe(proxy.open(), loop).result()  # noqa: E731
         await asyncio.to_thread(forgotten, place, leaves, returns)
     await shards.kill()
+
+
+def delivery(source: Any, key: str) -> pa.RecordBatch:
+    """Too large to be kept beside the shard's state."""
+    body = json.dumps(random.Random(key).randbytes(150_000).hex()).encode()
+    return Rows(definition_of(source.definition)).of([Delivery(body, {}, system().now_ms(), key)]).rows
+
+
+def test_of_what_others_appended_all_is_remembered_or_nothing(tmp_path: Path):
+    """A repetition that is recognised is answered once what is known is applied, which a part of a range is not."""
+    place = Location(directory=str(tmp_path / "data"))
+    source = create(place, "hook", "webhook", {"check": "none", "idempotencyHeader": "Key"})
+    memories = (Memory(24), Memory(24))
+    one, other = (WebhookTable(client(place), source, "rows", memory, lambda seconds: None) for memory in memories)
+    soon = lambda: system().monotonic() + 30.0  # noqa: E731
+    first = delivery(source, "a")
+    assert one.append(lambda: first.slice(0, 0), soon()) is None
+    for key in "bc":
+        made = delivery(source, key)
+        before = set((tmp_path / "data").rglob("*"))
+        assert other.append(functools.partial(made.slice, 0), soon()) is not None
+    (last,) = [path for path in set((tmp_path / "data").rglob("*")) - before if path.stat().st_size > 10_000]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-100] + bytes(100))
+    with pytest.raises(PersistError):
+        one.append(lambda: first, soon())
+    assert [memories[0].of(key, system().now_ms()) for key in "bc"] == [None, None]
+    last.write_bytes(whole)
+    assert one.append(lambda: first.slice(0, 0 if memories[0].of("c", system().now_ms()) else 1), soon()) is None
+    assert all(memories[0].of(key, system().now_ms()) for key in "bc")
+    for table in (one, other):
+        table.close()
+    release(place)

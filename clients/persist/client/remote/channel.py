@@ -42,27 +42,33 @@ Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 """What goes beside a request: names and values."""
 
 
-# gRPC is one per process and does not survive a fork while a connection is open: the child would hang or crash. So the
-# child finds here what it inherited, keeps it for ever (releasing it hangs, too), and gets an error.
+# gRPC is one per process, and a child has none of its threads: the child of a process that ever connected would wait
+# for them, now and then for ever. So it gets an error, and keeps for ever what it inherited: releasing that hangs, too.
 _OPEN: "Final[weakref.WeakSet[Channel]]" = weakref.WeakSet()
 _INHERITED: "Final[list[Channel]]" = []
+_connected: "Final[list[str]]" = []
+"""The first server that this process made a channel to."""
+_parents: Final[list[str]] = []
+"""That of a process that this one was forked from."""
 
 
 def _after_fork() -> None:
     _INHERITED.extend(_OPEN)
     _OPEN.clear()
+    _parents.extend(_connected)
+    _connected.clear()
 
 
 after_fork(_after_fork)
 
 
 def refuse_after_fork() -> None:
-    """Raise UsageError in a process that was forked while a connection was open."""
-    if _INHERITED:
+    """Raise UsageError in a process that was forked from one that had connected to servers."""
+    if _parents:
         raise UsageError(
-            "this process was forked while its parent had open connections",
-            hint="close clients before forking, or start processes with spawn or forkserver",
-            endpoint=_INHERITED[0].endpoint,
+            "this process was forked from one that had connected to servers",
+            hint="connect after forking, or start processes with spawn or forkserver",
+            endpoint=_parents[0],
         )
 
 
@@ -119,6 +125,8 @@ class Channel:
         self._tasks = Tasks()
         self._returning: asyncio.Task[None] | None = None
         _OPEN.add(self)
+        if not _connected:
+            _connected.append(endpoint)
 
     async def listens(self, ends: Deadline) -> bool:
         """Whether anything listens there, or may: False is certain. Sends nothing but what opens a connection."""

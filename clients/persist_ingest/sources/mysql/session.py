@@ -4,6 +4,8 @@ PyMySQL connects, proves who asks and encrypts. Large answers and the log are re
 it would make Python objects of each value. Source: MariaDB documentation, client/server protocol, COM_BINLOG_DUMP.
 """
 
+import io
+import socket as _socket
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +22,13 @@ from persist.typed import Fields
 from persist_ingest.sources.port import HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.secret import looked_up
 from persist_ingest.sources.tables.lending import Lending
+from persist_ingest.sources.tables.silence import Heard, Silence, made_aside
 
 LOCK_SECONDS: Final = 2.0
 """How long a session waits for a lock, unless it is given another limit; none waits without one."""
 CHUNK_BYTES: Final = 4 << 20
 CONNECT_SECONDS: Final = 10
-SILENT_SECONDS: Final = 120
-"""How long a server that answers nothing is waited for."""
+_WRITE_SECONDS: Final = 60
 _SETTINGS: Final = (
     "SET SESSION sql_mode = '', time_zone = '+00:00', character_set_results = utf8mb4, "
     "div_precision_increment = 4, autocommit = 1, wait_timeout = 28800, max_statement_time = 0"
@@ -89,7 +91,35 @@ class Server:
         return {"ssl_cert": self.cert, "ssl_key": self.key or None} if self.cert else {}
 
     def connected(self) -> "pymysql.Connection":
-        """A new connection. Raises pymysql's errors, and InvalidArgument for a password that cannot be found."""
+        """A new connection, which ends where the server is silent for too long.
+
+        Raises pymysql's errors, Indeterminate (see ``Silence``), and InvalidArgument for a password that cannot be
+        found.
+        """
+        silence = Silence(self._answers)
+        connection: pymysql.Connection = made_aside(silence, self._connected, pymysql.Connection.close)
+        # SUBTLE: PyMySQL reads from here alone, and would wait in its socket for one fixed time, come what may.
+        connection._rfile = io.BufferedReader(Heard(connection._sock, silence))
+        return connection
+
+    def _answers(self) -> bool:
+        """Is it there? A client that connects is greeted, if only with an error: there are too many."""
+        try:
+            with self._reached() as sock:
+                sock.settimeout(CONNECT_SECONDS)
+                return bool(sock.recv(1))
+        except OSError:
+            return False
+
+    def _reached(self) -> _socket.socket:
+        if not self.socket:
+            return _socket.create_connection((self.host, self.port), CONNECT_SECONDS)
+        made = _socket.socket(_socket.AF_UNIX)
+        made.settimeout(CONNECT_SECONDS)
+        made.connect(self.socket)
+        return made
+
+    def _connected(self) -> "pymysql.Connection":
         password = looked_up("password", self.password, is_secret=True) if self.password else ""
         return pymysql.connect(
             host=self.host,
@@ -100,8 +130,8 @@ class Server:
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
-            read_timeout=SILENT_SECONDS,
-            write_timeout=SILENT_SECONDS,
+            read_timeout=CONNECT_SECONDS,
+            write_timeout=_WRITE_SECONDS,
             program_name="persist",
             **self._tls,
         )
@@ -192,7 +222,6 @@ class MySqlConnection:
     def _framed(self) -> Iterator[Packets]:
         """Packets up to the last one, which ends an answer, in buffers of some size."""
         stream: Any = self._connection._rfile
-        self._connection._sock.settimeout(SILENT_SECONDS)
         data, spans, at = bytearray(), list[tuple[int, int]](), 0
         while True:
             try:

@@ -17,7 +17,7 @@ from persist.runtime import system
 from persist.typed import SqlRow
 from persist_ingest.sources.port import HeldUp, SourceFailure
 from persist_ingest.sources.tables.lending import Lending
-from persist_ingest.sources.tables.silence import LOOK_SECONDS, Aside, Silence
+from persist_ingest.sources.tables.silence import LOOK_SECONDS, Silence, made_aside
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -136,23 +136,8 @@ class _Watched(psycopg.Connection[Any]):
 
 
 def _connected(conninfo: str, silence: Silence) -> _Watched:
-    """A new connection, made aside: connecting can take a limit for each address that the server has."""
-    aside, made = Aside(silence), list[_Watched]()
-
-    def connect() -> _Watched:
-        made.append(_Watched.connect(conninfo, autocommit=True))
-        return made[0]
-
-    def ended() -> None:
-        for each in made:
-            each.close()
-
-    try:
-        connection = aside.call(connect)
-    except BaseException:
-        aside.close(ended)
-        raise
-    aside.close(lambda: None)
+    """A new connection."""
+    connection = made_aside(silence, lambda: _Watched.connect(conninfo, autocommit=True), _Watched.close)
     connection.silence = silence
     return connection
 

@@ -5,6 +5,8 @@ hours. So a server that was silent for a while is asked whether it is there, bes
 answered does the call end. Source: sources.md section 1.
 """
 
+import io
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -75,6 +77,29 @@ class Silence:
             self._answered_at = system().monotonic()
 
 
+class Heard(io.RawIOBase):
+    """What comes over a socket, for a client that would wait in it for a fixed time."""
+
+    def __init__(self, sock: socket.socket, silence: Silence) -> None:
+        self._sock, self._silence = sock, silence
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # Buffer is of Python 3.12
+        """Raises Indeterminate as ``Silence.look``, OSError."""
+        self._silence.heard()
+        self._sock.settimeout(LOOK_SECONDS)
+        while True:
+            try:
+                size = self._sock.recv_into(buffer)
+            except TimeoutError:
+                self._silence.look()
+            else:
+                self._silence.heard()
+                return size
+
+
 class Aside:
     """Calls that nothing can break off, one after the other in a thread: who waits for them can be.
 
@@ -122,3 +147,27 @@ class Aside:
     def _run(self) -> None:
         while (action := self._calls.get()) is not None:
             action()
+
+
+def made_aside(silence: Silence, make: Callable[[], T], end: Callable[[T], object]) -> T:
+    """What ``make`` gives: connecting can take a limit for each address that a server has.
+
+    Raises what that raises, and Indeterminate as ``Silence.look``: what is made in spite of that is ended.
+    """
+    aside, made = Aside(silence), list[T]()
+
+    def carried_out() -> T:
+        made.append(make())
+        return made[0]
+
+    def ended() -> None:
+        for each in made:
+            end(each)
+
+    try:
+        each = aside.call(carried_out)
+    except BaseException:
+        aside.close(ended)
+        raise
+    aside.close(lambda: None)
+    return each
