@@ -6,7 +6,7 @@ Source: catalog-semantics.md sections 1.2.7 and 1.3 (footprints).
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -30,6 +30,7 @@ class Conflicts:
         self._codec = codec
         self._known: OrderedDict[int, Touched] = OrderedDict()
         self._kept = 0
+        self._hashed: dict[int, Sequence[int]] = {}
         self._passed = Passed()
         self._taking = asyncio.Lock()
 
@@ -58,7 +59,8 @@ class Conflicts:
                     self._passed.begin(self._mirror.lower)
                     continue
                 async for updates in in_steps(times):
-                    await self._passed.add(updates[0].ts, await self._touched(updates))
+                    ts = updates[0].ts
+                    await self._passed.add(ts, await self._touched(updates), self._hashed.pop(ts, None))
                 self._passed.upper = upper
 
     async def met(self, footprint: Footprint, lower: int, begun: int) -> tuple[int, list[tuple[str, object]]] | None:
@@ -81,8 +83,13 @@ class Conflicts:
             found.update(touched.met_by(footprint))
         return count, list(found)
 
-    def keep(self, ts: int, touched: Touched) -> None:
-        """Remember what the changes at a time touched, as long as what many others did allows it."""
+    def keep(self, ts: int, touched: Touched, hashes: Sequence[int] | None = None) -> None:
+        """Remember what the changes at a time touched, as long as what many others did allows it.
+
+        ``hashes``: of them, made before the changes were; the next ``take`` needs no more time for them than for few.
+        """
+        if hashes is not None:
+            self._hashed = {ts: hashes}
         if touched.changes < KEPT_FROM or ts in self._known:
             return
         self._known[ts] = touched

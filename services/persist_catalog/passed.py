@@ -5,7 +5,7 @@ Two objects with one hash would only make a client run its transaction again. So
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -55,10 +55,9 @@ class Passed:
         self._pieces.clear()
         self._open, self._kinds, self._kept = {}, {}, 0
 
-    async def add(self, ts: int, touched: Touched) -> None:
-        """The next time at which anything was touched."""
-        async for each in in_steps(_hashes(touched)):
-            self._open[each] = ts
+    async def add(self, ts: int, touched: Touched, hashes: Sequence[int] | None = None) -> None:
+        """The next time at which anything was touched. ``hashes``: what ``hashed`` returned of it."""
+        self._open.update(dict.fromkeys(await hashed(touched) if hashes is None else hashes, ts))
         self._kinds.update(dict.fromkeys(touched.kinds, ts))
         self._last = ts
         if len(self._open) >= PIECE:
@@ -108,6 +107,11 @@ class Passed:
 
     def _needed(self, piece: _Piece) -> bool:
         return self._kept <= HELD_MAX and any(lower <= piece.last for lower in self.held)
+
+
+async def hashed(touched: Touched) -> list[int]:
+    """What is remembered of what was touched."""
+    return [each async for each in in_steps(_hashes(touched))]
 
 
 def _hashes(touched: Touched) -> Iterator[int]:

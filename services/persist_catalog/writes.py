@@ -35,7 +35,7 @@ from persist.wire.catalog.rpc_footprint import Touched
 from persist_catalog.conflicts import Conflicts, sides, touched_by
 from persist_catalog.leadership import Leadership
 from persist_catalog.mirror import Mirror
-from persist_catalog.passed import in_steps
+from persist_catalog.passed import hashed, in_steps
 from persist_catalog.sessions import OpenSession, ServedSessions
 
 GROUP_MAX: Final = 64
@@ -293,6 +293,7 @@ class Writes:
         transaction = await self._transaction(catalog, commit)
         await prepare(transaction, self._codec)
         touched = await touched_by(transaction.batch().changes)
+        hashes = await hashed(touched)
         # SUBTLE: the token names the very catalog that made the transaction: each opening has another one.
         async with self._leadership.writing(session.token) as catalog:
             done = self._done(commit)
@@ -300,7 +301,7 @@ class Writes:
                 await self._caught_up(catalog, commit)
                 await self._check(commit, looked)
                 done = await catalog.commit(transaction, ts=commit.ts) - 1
-                self._conflicts.keep(done, touched)
+                self._conflicts.keep(done, touched, hashes)
                 # Before the next change, which it may leave no room for.
                 await self._conflicts.take(self._leadership.begun)
             return done

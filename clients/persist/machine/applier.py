@@ -87,6 +87,8 @@ class Applier:
         self.compactor = compactor
         self.on_commit: Callable[[StateDiff], None] = lambda change: None
         """Called after every commit of this process, unless the history that it is of was replaced by then."""
+        self.on_history: Callable[[State], None] = lambda state: None
+        """Called with the first state that is known, and with that of another history after a restore."""
         self.on_install: Callable[[ShardId], object] = lambda shard: None
         """Called whenever another state is known."""
         self.replaced: tuple[int, ...] = ()
@@ -268,6 +270,8 @@ class Applier:
             noted = version.replaced if is_other else (*self.replaced, *version.replaced)
             self.replaced = tuple([each for each in noted if each > newest])
         self.on_install(self.shard)
+        if is_other:
+            self.on_history(version.state)
         if known is None or _stirs(version.state, known.state):
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()

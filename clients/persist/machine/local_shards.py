@@ -21,12 +21,14 @@ from persist.errors import (
     InvalidId,
     LocationError,
     NotReadable,
+    Overloaded,
     PersistError,
     ShardNotFound,
+    UnsafeConfiguration,
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
-from persist.machine.cached import ShardCache
+from persist.machine.cached import FREED_AT_ONCE, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
@@ -124,7 +126,7 @@ class LocalShards:
         self._looks = Looks(self._look)
         self._looking = asyncio.Semaphore(LOOKED_AT_ONCE)
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
-        self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes)
+        self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes, forgotten=self._part_with)
         self.attempts = Attempts(settings=self._settings, runtime=self._runtime)
         self._owners: StandingOwners | None = None
         self._closed = False
@@ -194,6 +196,9 @@ class LocalShards:
             taken = [command for place, command in enumerate(commands) if place not in refused]
             committed = iter(await known.applier.commit(taken, deadline) if taken else ())
             outcomes = [refused[place] if place in refused else next(committed) for place in range(len(commands))]
+            if any(isinstance(outcome, Overloaded) for outcome in outcomes):
+                # Hints follow commits, and what is refused commits nothing: what it waits for must begin here.
+                self._hints.pass_on(known.applier.shard)
             if Finalized(done=True) in outcomes:
                 outcomes = await self._buried(known, outcomes, deadline)
             return outcomes
@@ -323,6 +328,11 @@ class LocalShards:
         else:
             self._tasks.spawn(self._look_again(shard, seconds), "looking at a quiet shard")
 
+    def _part_with(self, state: State) -> None:
+        """What was forgotten goes from memory: at once, unless it is large."""
+        if state.trace.parts > FREED_AT_ONCE and not self._closed:
+            self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
+
     async def _look_again(self, shard: ShardId, seconds: float) -> None:
         async with self._looking:
             deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
@@ -334,7 +344,7 @@ class LocalShards:
                 await known.maintenance.settled(deadline)
             except ShardNotFound:
                 return
-            except LocationError:
+            except (LocationError, UnsafeConfiguration, VersionMismatch):
                 self._looks.add(shard, 2 * seconds)
             finally:
                 known.in_use -= 1

@@ -19,3 +19,15 @@ def weakly(method: Callable[P, T]) -> Callable[P, T]:
         return result
 
     return call
+
+
+def while_there(method: Callable[P, object]) -> Callable[P, None]:
+    """As ``weakly``, of an object that may be gone by then: nothing happens."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        found = reference()
+        if found is not None:
+            found(*args, **kwargs)
+
+    return call

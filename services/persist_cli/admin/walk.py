@@ -1,6 +1,8 @@
 """Many shards looked at side by side, in their order, so that what was cut off can go on where it was."""
 
 import asyncio
+import signal
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -17,7 +19,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class Walk(Generic[T]):
-    """Work on each of these shards that lies behind ``after``, up to ``at_once`` at a time; ends at an interrupt."""
+    """Work on each of these shards that lies behind ``after``, up to ``at_once`` at a time; ends at SIGINT, SIGTERM."""
 
     def __init__(
         self, shards: Sequence[ShardId], work: Callable[[ShardId], Awaitable[T]], *, after: str, at_once: int
@@ -32,6 +34,10 @@ class Walk(Generic[T]):
     async def results(self) -> AsyncGenerator[tuple[ShardId, "asyncio.Task[T]"], None]:
         """Each shard with its work, which is done: to be awaited for its result or its error."""
         tasks, running, last = Tasks(), deque[tuple[ShardId, asyncio.Task[T]]](), ""
+        loop, walking = asyncio.get_running_loop(), asyncio.current_task()
+        if walking is not None and threading.current_thread() is threading.main_thread():
+            # As an interrupt: what schedules long work ends it so.
+            loop.add_signal_handler(signal.SIGTERM, walking.cancel)
         try:
             while self._left or running:
                 while self._left and len(running) < self._at_once:
@@ -45,6 +51,7 @@ class Walk(Generic[T]):
                 last, task = running.popleft()
                 yield last, task
         finally:
+            loop.remove_signal_handler(signal.SIGTERM)
             await tasks.close()
 
     async def _one(self, shard: ShardId) -> T:

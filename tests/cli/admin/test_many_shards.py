@@ -1,6 +1,8 @@
 """Very many shards: they are listed at once, and looked at side by side, with a way to go on where it was cut off."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,7 +115,8 @@ async def test_shards_are_looked_at_side_by_side_and_told_in_order():
     assert 1 < most <= AT_ONCE
 
 
-async def test_interrupt_says_where_to_go_on_and_keeps_what_was_found(capsys):
+@pytest.mark.parametrize("end", ["interrupt", "SIGTERM"])
+async def test_interrupt_says_where_to_go_on_and_keeps_what_was_found(capsys, end: str):
     async def work(which: ShardId) -> str:
         if which >= shard(10):
             await asyncio.Event().wait()
@@ -126,7 +129,10 @@ async def test_interrupt_says_where_to_go_on_and_keeps_what_was_found(capsys):
 
     task = asyncio.create_task(collect())
     await asyncio.sleep(0.05)
-    task.cancel()
+    if end == "interrupt":
+        task.cancel()
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
     found, interrupted = await task
     assert found == [shard(number) for number in range(10)]
     assert interrupted

@@ -70,6 +70,18 @@ async def test_merging_what_this_process_wrote_asks_the_store_for_nothing():
         assert (here.calls("get"), here.calls("list")) == before
 
 
+async def test_small_appends_of_default_settings_ask_for_next_to_nothing():
+    here = Counted(Settings())
+    async with here.client:
+        await here.appended(1)
+        before = {name: here.calls(name) for name in ("get", "set", "list")}
+        shard, _ = await here.appended(4 * APPENDS)
+        assert len(await here.batches(shard)) <= 16
+        asked = {name: here.calls(name) - count for name, count in before.items()}
+        assert (asked["get"], asked["list"]) <= (APPENDS * 4 / 10, 0)
+        assert 0 < asked["set"] <= APPENDS
+
+
 async def test_what_is_not_remembered_is_read():
     here = Counted(dataclasses.replace(BLOBS, written_cache_bytes=0))
     async with here.client:

@@ -3,13 +3,16 @@
 import asyncio
 import dataclasses
 import random
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
+import pytest
 from client.support import SCHEMA, SMALL, client_of, memory_place, some_rows, table
 from machine.support import empty_append, machine, new_shard
 from sure import as_a
 
 from persist import ShardId
+from persist.core.frontier import MINIMUM
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.garbage.collector import named_by
 from persist.machine.local_shards import LocalShards
@@ -20,6 +23,7 @@ from persist.storage.open import open_blob, open_consensus
 
 BLOBS = dataclasses.replace(SMALL, inline_part_bytes_max=0, compaction=False, reclaim_after_ms=3_600_000)
 """Parts lie in Blob, tests compact, and nothing is given back because time passes."""
+Look: TypeAlias = Callable[[LocalShards, ShardId], Awaitable[None]]
 SOON = dataclasses.replace(BLOBS, reclaim_after_ms=50)
 BYTES = dataclasses.replace(BLOBS, reclaim_bytes=1)
 
@@ -50,6 +54,21 @@ async def given_back(client: Any, shard: ShardId) -> None:
     async with asyncio.timeout(60):
         while await unnamed(client, shard):
             await asyncio.sleep(0.01)
+
+
+async def inspected(shards: LocalShards, shard: ShardId) -> None:
+    await shards.inspect(shard, timeout=30)
+
+
+async def fetched(shards: LocalShards, shard: ShardId) -> None:
+    await shards.fetch(shard, MINIMUM, timeout=30)
+
+
+async def asked_for_work(shards: LocalShards, shard: ShardId) -> None:
+    """As a round of PersistCompaction does."""
+    compactor = Compactor(shards, shards)
+    assert await compactor.compact(shard, compactor.new_owner()) is None
+    await compactor.close()
 
 
 async def test_a_shard_that_goes_quiet_gives_back_what_was_replaced():
@@ -105,6 +124,17 @@ async def test_what_a_process_that_ended_had_replaced_is_given_back_by_the_next_
     async with client_of(place, settings=SOON) as client:
         assert await unnamed(client, shard) >= 12
         await filled(client, shard, lower=12, count=1)
+        await given_back(client, shard)
+
+
+@pytest.mark.parametrize("look", [inspected, fetched, asked_for_work])
+async def test_what_a_process_that_ended_had_replaced_is_given_back_by_the_next_that_looks(look: Look):
+    place, shard = memory_place(), ShardId.new()
+    async with client_of(place, settings=BLOBS) as client:
+        await filled(client, shard)
+        await compacted(client, shard)
+    async with client_of(place, settings=SOON) as client:
+        await look(as_a(LocalShards, client._location.shards), shard)
         await given_back(client, shard)
 
 

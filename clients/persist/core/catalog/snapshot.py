@@ -5,6 +5,7 @@ sections 1.2.3 and 1.2.8.
 """
 
 import copy
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,7 +19,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 LOG_CHANGES: Final = 10_000
-"""How many changes are remembered for transactions that began before them, besides the newest ones."""
+"""How many changes are remembered besides the newest ones, whether any transaction began before them or not."""
+LOG_CHANGES_HELD: Final = 1_000_000
+"""How many are while a transaction is there that began before them: the largest ones take 500,000."""
 
 
 class Change(NamedTuple):
@@ -36,6 +39,15 @@ class Net(NamedTuple):
 
     before: Mapping[tuple[AnyKind, Any], Any]
     after: Mapping[tuple[AnyKind, Any], Any]
+
+
+class Begun:
+    """As of which version one looked last at what others did. What changed since is remembered while it is there."""
+
+    __slots__ = ("__weakref__", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
 
 
 class Snapshot:
@@ -56,6 +68,7 @@ class Snapshot:
         self._oids: dict[int, int] = {}
         self._log: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._logged = 0
+        self._begun: weakref.WeakSet[Begun] = weakref.WeakSet()
 
     @classmethod
     def of(cls, codec: RowCodec, updates: Iterable[RowUpdate]) -> "Snapshot":
@@ -156,6 +169,12 @@ class Snapshot:
         self._remember(told)
         return told
 
+    def begin(self) -> Begun:
+        """What a transaction keeps while it is there."""
+        begun = Begun(self.version)
+        self._begun.add(begun)
+        return begun
+
     def since(self, version: int) -> list[Change] | None:
         """All changes after a version, in order; None when they are forgotten."""
         if version < self.version and (not self._log or self._log[0][0] > version + 1):
@@ -169,7 +188,12 @@ class Snapshot:
         self._log.append((self.version, changes))
         self._logged += len(changes)
         # The newest stay however many they are: those who did something else meanwhile are no worse off for it.
+        if self._logged <= LOG_CHANGES or len(self._log) < 2:
+            return
+        oldest = min([begun.version for begun in self._begun], default=self.version)
         while self._logged > LOG_CHANGES and len(self._log) > 1:
+            if self._log[0][0] > oldest and self._logged <= LOG_CHANGES_HELD:
+                return
             self._logged -= len(self._log.popleft()[1])
 
     def _put(self, kind: AnyKind, key: object, value: object) -> None:

@@ -112,7 +112,7 @@ class CatalogTransaction:
         self.always = False
         self.footprint = Footprint()
         self._snapshot = snapshot
-        self._version = snapshot.version
+        self._begun = snapshot.begin()
         self._bootstrap = bootstrap
         self._pending: dict[AnyKind, dict[Any, Any]] = {}
         self._names: dict[AnyKind, dict[Name, Any]] = {}
@@ -248,7 +248,7 @@ class CatalogTransaction:
         It also raises OutOfSync when too much was committed to know.
         """
         snapshot = self._snapshot
-        changes = snapshot.since(self._version)
+        changes = snapshot.since(self._begun.version)
         if changes is None:
             raise OutOfSync(
                 "too much was committed meanwhile", hint="run the transaction again", updates="many", keys="unknown"
@@ -262,7 +262,7 @@ class CatalogTransaction:
                 updates=conflict.changes,
                 keys=keys,
             )
-        self._version = snapshot.version
+        self._begun.version = snapshot.version
         return conflict
 
     @property
@@ -302,7 +302,9 @@ class CatalogTransaction:
         """All changes, at most one per key, in the order of kinds and keys first written. Raises OutOfSync."""
         self._current()
         made = self._prepared
-        return Batch(made.changes if made else tuple(self._changes()), self._version, self.token, made, self.always)
+        return Batch(
+            made.changes if made else tuple(self._changes()), self._begun.version, self.token, made, self.always
+        )
 
     def preparing(self, codec: RowCodec) -> Iterator[None]:
         """Make what a large one comes down to, in steps: others may commit between two of them. ``batch`` has it then.
@@ -343,7 +345,7 @@ class CatalogTransaction:
 
     def _current(self) -> None:
         self._snapshot.check()
-        if self._snapshot.version != self._version:
+        if self._snapshot.version != self._begun.version:
             self.refresh()
 
     def _begin(self, kind: AnyKind) -> None:

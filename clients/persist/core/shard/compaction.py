@@ -18,7 +18,7 @@ from persist.core.ids import WriterId
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.ranges import Bounds, RangeStep, joinable, joined_batch, may_step, settled_by, step_of, taken
 from persist.core.shard.state import STEPS_FORMAT
-from persist.core.shard.trace import Claim, SpineBatch, Trace, free, joined, settled, spine_batch
+from persist.core.shard.trace import Claim, SpineBatch, Trace, free, joined, settled, spliced
 
 INPUTS_MIN: Final = 8
 """So many batches or runs are worth one compaction, however small."""
@@ -81,7 +81,7 @@ class Wanted:
         count = bisect.bisect_left(each.batches, self.before.elements[0], key=_begin)
         if count == len(each.batches):
             return each
-        return spine_batch(each.lo, each.hi, each.batches[:count], claim=each.claim) if count else None
+        return spliced(each, count, len(each.batches) - count, claim=each.claim) if count else None
 
     @property
     def anyhow(self) -> "Wanted":
@@ -223,8 +223,7 @@ def prepared(
     if found is not None:
         at, count = found
         one = joined_batch(each.batches[at : at + count])
-        batches = (*each.batches[:at], one, *each.batches[at + count :])
-        with_one = spine_batch(each.lo, each.hi, batches, level=each.level, claim=each.claim)
+        with_one = spliced(each, at, count, (one,), level=each.level, claim=each.claim)
         trace, each = replace(trace, spine=_replaced(trace.spine, each, with_one)), with_one
         work = _next_step((one,), bounds, wanted.aside)
     if work is None and wanted.aside:
@@ -395,8 +394,7 @@ def _begin(batch: HollowBatch) -> int:
 
 def merged(trace: Trace, each: SpineBatch, at: int, count: int, output: HollowBatch) -> Trace:
     """The trace with ``count`` batches of a spine batch replaced: a claim on it is moot, and tiers are settled."""
-    batches = (*each.batches[:at], output, *each.batches[at + count :])
-    smaller = spine_batch(each.lo, each.hi, batches)
+    smaller = spliced(each, at, count, (output,))
     return replace(trace, spine=settled(_replaced(trace.spine, each, smaller)))
 
 

@@ -7,7 +7,7 @@ Source: design 001, incremental state; reliability.md I14.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
+from itertools import accumulate, chain, takewhile
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,11 +16,14 @@ from persist.core.shard.batch import HollowBatch, Part, Run, fingerprint, parts_
 from persist.core.shard.commands import Rollup, SchemaEntry
 from persist.core.shard.state import STEPS_FORMAT, CallOutcome, CallSession, State
 from persist.core.shard.table import Table
-from persist.core.shard.trace import Claim, SpineBatch, Trace
+from persist.core.shard.trace import Claim, SpineBatch, Sums, Trace, of_sums
 from persist.errors import check
 from persist.typed import AnyValue, Record
 
 T = TypeVar("T")
+
+_AT_ONCE: Final = 1_024
+"""Batches that are compared without a step of Python for each."""
 
 Outcomes = tuple[CallOutcome, ...]
 
@@ -361,9 +364,9 @@ def _splices(before: tuple[HollowBatch, ...], after: tuple[HollowBatch, ...], *,
         # Pure growth, however long: compared without a step of Python per batch.
         start = kept = len(before)
     else:
-        ends = sum(1 for _ in takewhile(_same, zip(reversed(before), reversed(after), strict=False)))
+        ends = _common_end(before, after)
         before, after = before[: len(before) - ends], after[: len(after) - ends]
-        start = kept = sum(1 for _ in takewhile(_same, zip(before, after, strict=False)))
+        start = kept = _common_begin(before, after)
     old, new = start, start
     while old < len(before) or new < len(after):
         left = before[old] if old < len(before) else None
@@ -474,6 +477,25 @@ def _same_part(both: tuple[Part, Part]) -> bool:
     return both[0] is both[1] or both[0] == both[1]
 
 
+def _common_begin(before: Sequence[HollowBatch], after: Sequence[HollowBatch]) -> int:
+    """How many batches both begin with."""
+    at, most = 0, min(len(before), len(after))
+    while at + _AT_ONCE <= most and before[at : at + _AT_ONCE] == after[at : at + _AT_ONCE]:
+        at += _AT_ONCE
+    end = at + _AT_ONCE
+    return at + sum(1 for _ in takewhile(_same, zip(before[at:end], after[at:end], strict=False)))
+
+
+def _common_end(before: Sequence[HollowBatch], after: Sequence[HollowBatch]) -> int:
+    """How many batches both end with."""
+    old, new = len(before), len(after)
+    while min(old, new) >= _AT_ONCE and before[old - _AT_ONCE : old] == after[new - _AT_ONCE : new]:
+        old, new = old - _AT_ONCE, new - _AT_ONCE
+    least = min(old, new, _AT_ONCE)
+    last = zip(reversed(before[old - least : old]), reversed(after[new - least : new]), strict=True)
+    return len(before) - old + sum(1 for _ in takewhile(_same, last))
+
+
 def _same(both: tuple[HollowBatch, HollowBatch]) -> bool:
     return both[0] is both[1]
 
@@ -482,31 +504,50 @@ def _spine_applied(spine: tuple[SpineBatch, ...], change: SpineChange) -> tuple[
     leaving = {entry.lo for entry in change.removed}
     removed = tuple([each for each in spine if each.lo in leaving])
     check(tuple(map(_entry, removed)) == change.removed, "a diff fits its state", field="spine")
-    batches = _spliced(_hollow(removed), change.splices)
-    spine_now, at = [each for each in spine if each.lo not in leaving], 0
-    for entry in change.added:
-        spine_now.append(_filled(entry, batches[at : at + entry.count]))
-        at += entry.count
-    check(at == len(batches), "a diff's spine batches hold all its batches", found=at, wanted=len(batches))
+    before = _hollow(removed)
+    batches, left_out, come = _spliced(before, change.splices)
+    wanted = sum([entry.count for entry in change.added])
+    check(wanted == len(batches), "a diff's spine batches hold all its batches", found=wanted, wanted=len(batches))
+    sums = Sums.of_all(each.sums for each in removed) + Sums.of(come) - Sums.of(left_out)
+    largest = max(change.added, key=attrgetter("count"), default=None)
+    ends = list(accumulate([entry.count for entry in change.added]))
+    ranges = [(entry, batches[end - entry.count : end]) for entry, end in zip(change.added, ends, strict=True)]
+    # Of the largest, which may have most batches of the shard, by what the others leave: few of them are looked at.
+    others = {id(entry): Sums.of(inside) for entry, inside in ranges if entry is not largest}
+    rest = sums - Sums.of_all(others.values())
+    spine_now = [each for each in spine if each.lo not in leaving]
+    spine_now += [
+        of_sums(entry.lo, entry.hi, inside, others.get(id(entry), rest), level=entry.level, claim=entry.claim)
+        for entry, inside in ranges
+    ]
     return tuple(sorted(spine_now, key=attrgetter("lo")))
 
 
-def _spliced(batches: tuple[HollowBatch, ...], splices: tuple[Splice, ...]) -> tuple[HollowBatch, ...]:
-    spliced: list[HollowBatch] = []
+def _spliced(
+    batches: tuple[HollowBatch, ...], splices: tuple[Splice, ...]
+) -> tuple[tuple[HollowBatch, ...], list[HollowBatch], list[HollowBatch]]:
+    """The batches after the splices, and those of them that went and came."""
+    spliced, left_out, come = list[HollowBatch](), list[HollowBatch](), list[HollowBatch]()
     at = 0
     for splice in splices:
         spliced += batches[at : at + splice.kept]
         at += splice.kept
-        fits = tuple(map(gone, batches[at : at + len(splice.gone)])) == splice.gone
+        going = batches[at : at + len(splice.gone)]
+        fits = tuple(map(gone, going)) == splice.gone
         check(fits and at <= len(batches), "a diff fits its state", field="batches")
         at += len(splice.gone)
+        left_out += going
+        come += splice.come
         spliced += splice.come
         if splice.changed is not None:
             end = at + splice.changed.count
             check(at < end <= len(batches), "a diff fits its state", field="batches")
-            spliced.append(_batch_changed(batches[at:end], splice.changed))
+            changed = _batch_changed(batches[at:end], splice.changed)
+            left_out += batches[at:end]
+            come.append(changed)
+            spliced.append(changed)
             at = end
-    return (*spliced, *batches[at:])
+    return (*spliced, *batches[at:]), left_out, come
 
 
 def _batch_changed(batches: tuple[HollowBatch, ...], change: BatchChange) -> HollowBatch:
@@ -530,19 +571,6 @@ def _batch_changed(batches: tuple[HollowBatch, ...], change: BatchChange) -> Hol
 
 def _entry(each: SpineBatch) -> SpineEntry:
     return SpineEntry(lo=each.lo, hi=each.hi, level=each.level, claim=each.claim, count=len(each.batches))
-
-
-def _filled(entry: SpineEntry, batches: tuple[HollowBatch, ...]) -> SpineBatch:
-    return SpineBatch(
-        lo=entry.lo,
-        hi=entry.hi,
-        level=entry.level,
-        rows=sum(batch.rows for batch in batches),
-        inline_bytes=sum(batch.inline_bytes for batch in batches),
-        batches=batches,
-        claim=entry.claim,
-        parts=sum([batch.part_count for batch in batches]),
-    )
 
 
 def _hollow(spine: Iterable[SpineBatch]) -> tuple[HollowBatch, ...]:

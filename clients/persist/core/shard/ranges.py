@@ -311,13 +311,17 @@ def is_done(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> bool:
     return bool(merged and batch.runs) and batch.runs[0].parts[at : at + len(merged)] == merged
 
 
+def misshapen(step: RangeStep) -> str | None:
+    """Why the pieces are no step of any batch; None when they may be. Before they are looked up, which takes long."""
+    numbers = [each.run for each in step.pieces]
+    return None if numbers == sorted({*numbers}) else "its pieces are not one for each run, in order"
+
+
 def misfit(batch: HollowBatch, step: RangeStep) -> str | None:
-    """Why the pieces, which are in the batch, are no step of it; None when they are.
+    """Why the pieces, which are in the batch, one for each run, are no step of it; None when they are.
 
     What is left in the runs lies beyond the step's end, and what the first run has merged before all of it.
     """
-    if [each.run for each in step.pieces] != sorted({each.run for each in step.pieces}):
-        return "its pieces are not one for each run, in order"
     by_run = {each.run: each for each in step.pieces}
     if 0 not in by_run or len(by_run) < 2 or any(run and (each.at or not each.count) for run, each in by_run.items()):
         return "it does not begin where the runs do"

@@ -15,7 +15,7 @@ from persist.core.shard.compaction import WHOLE, claimed, claimed_by, compaction
 from persist.core.shard.ranges import Bounds
 from persist.core.shard.state import STEPS_FORMAT, State
 from persist.core.shard.table import Table
-from persist.core.shard.trace import Claim, Trace, free, spine_batch
+from persist.core.shard.trace import Claim, SpineBatch, Trace, free, spine_batch, spliced
 
 ROLLUP_TAKEOVER_MS: Final = 5_000
 """A rollup that takes longer is taken over by another process."""
@@ -23,8 +23,9 @@ PARTS_PER_COMMIT: Final = 32
 ROLLUP_EVERY_MAX: Final = 2_048
 """A state of many parts is rolled up after a commit for each 32 of them, and no more than so many."""
 BATCHES_PER_STEP: Final = 500
-PARTS_PER_STEP: Final = 5_000
-"""What one step of a tombstone takes away: its commit names all of it, while others of the process wait."""
+PARTS_PER_STEP: Final = 2_500
+"""What one step of a tombstone takes away: its commit names all of it, and then it goes from memory at once, block by
+block, while others of the process wait."""
 GC_TAKEOVER_MS: Final = 60_000
 """A collection of garbage that takes longer is taken over by another process. Two at once do no harm."""
 
@@ -104,8 +105,7 @@ def shrunk(state: State) -> State:
         )
     full = next((each for each in state.trace.spine if any(not batch.is_empty for batch in each.batches)), None)
     if full is not None:
-        less = _less(full.batches, by_parts=state.format >= STEPS_FORMAT)
-        emptied = spine_batch(full.lo, full.hi, less, level=full.level)
+        emptied = _less(full, by_parts=state.format >= STEPS_FORMAT)
         spine = tuple(emptied if each is full else each for each in state.trace.spine)
         return state.evolved(trace=replace(state.trace, spine=spine))
     if len(state.trace.spine) > 1 or _is_several(state.trace):
@@ -124,21 +124,23 @@ def closed(trace: Trace) -> Trace:
     return replace(trace, since=CLOSED)
 
 
-def _less(batches: tuple[HollowBatch, ...], *, by_parts: bool) -> tuple[HollowBatch, ...]:
-    """The batches with as many of the first ones empty as one commit may name.
+def _less(full: SpineBatch, *, by_parts: bool) -> SpineBatch:
+    """The spine batch with as many of its first batches empty as one commit may name.
 
     ``by_parts``: a commit can take some of a batch's parts away, so one with too many is emptied by and by.
     """
+    batches = full.batches
     first = next(at for at, batch in enumerate(batches) if not batch.is_empty)
     if by_parts and batches[first].part_count > PARTS_PER_STEP:
-        return (*batches[:first], _with_fewer(batches[first]), *batches[first + 1 :])
+        return spliced(full, first, 1, (_with_fewer(batches[first]),), level=full.level)
     taken = parts = 0
     while taken < len(batches) and (parts == 0 or parts + batches[taken].part_count <= PARTS_PER_STEP):
         parts, taken = parts + batches[taken].part_count, taken + 1
         if taken == BATCHES_PER_STEP:
             break
     lower, upper = batches[0].desc.lower, batches[taken - 1].desc.upper
-    return (HollowBatch(desc=Description(lower=lower, upper=upper)), *batches[taken:])
+    emptied = HollowBatch(desc=Description(lower=lower, upper=upper))
+    return spliced(full, 0, taken, (emptied,), level=full.level)
 
 
 def _with_fewer(batch: HollowBatch) -> HollowBatch:

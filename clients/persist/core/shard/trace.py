@@ -8,7 +8,7 @@ never makes the state grow.
 Source: design 001, compaction; persist-semantics.md section 2.4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -42,6 +42,35 @@ def free(claim: Claim | None, now_ms: int, takeover_ms: int) -> bool:
     return claim is None or not claim.holds(now_ms, takeover_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Over some batches. Of many of which few change, by those that go and come: all are rarely looked at."""
+
+    rows: int = 0
+    inline_bytes: int = 0
+    parts: int = 0
+
+    @classmethod
+    def of(cls, batches: Sequence[HollowBatch]) -> "Sums":
+        """Those of batches."""
+        return cls(
+            sum([batch.rows for batch in batches]),
+            sum([batch.inline_bytes for batch in batches]),
+            sum([batch.part_count for batch in batches]),
+        )
+
+    @classmethod
+    def of_all(cls, sums: Iterable["Sums"]) -> "Sums":
+        """Those of disjoint batches, together."""
+        return sum(sums, cls())
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(self.rows + other.rows, self.inline_bytes + other.inline_bytes, self.parts + other.parts)
+
+    def __sub__(self, other: "Sums") -> "Sums":
+        return Sums(self.rows - other.rows, self.inline_bytes - other.inline_bytes, self.parts - other.parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpineBatch:
     """Adjacent hollow batches that are to become one. Ids ``[lo, hi)`` are never reused and tile the spine.
@@ -57,6 +86,11 @@ class SpineBatch:
     batches: tuple[HollowBatch, ...]
     claim: Claim | None = None
     parts: int = field(default=0, compare=False)
+
+    @property
+    def sums(self) -> Sums:
+        """Of its batches."""
+        return Sums(self.rows, self.inline_bytes, self.parts)
 
     @property
     def desc(self) -> Description:
@@ -129,31 +163,52 @@ def spine_batch(
     lo: int, hi: int, batches: tuple[HollowBatch, ...], *, level: int = 0, claim: Claim | None = None
 ) -> SpineBatch:
     """The spine batch of some hollow batches, at ``level`` or the higher one its rows ask for."""
-    rows = sum(batch.rows for batch in batches)
+    sums = Sums.of(batches)
+    return of_sums(lo, hi, batches, sums, level=max(level_of(sums.rows), level), claim=claim)
+
+
+def of_sums(
+    lo: int, hi: int, batches: tuple[HollowBatch, ...], sums: Sums, *, level: int, claim: Claim | None = None
+) -> SpineBatch:
+    """The spine batch of some hollow batches of which the sums are known, at ``level``."""
     return SpineBatch(
         lo=lo,
         hi=hi,
-        level=max(level_of(rows), level),
-        rows=rows,
-        inline_bytes=sum(batch.inline_bytes for batch in batches),
+        level=level,
+        rows=sums.rows,
+        inline_bytes=sums.inline_bytes,
         batches=batches,
         claim=claim,
-        parts=sum([batch.part_count for batch in batches]),
+        parts=sums.parts,
     )
+
+
+def spliced(
+    each: SpineBatch,
+    at: int,
+    count: int,
+    come: tuple[HollowBatch, ...] = (),
+    *,
+    level: int = 0,
+    claim: Claim | None = None,
+) -> SpineBatch:
+    """As ``spine_batch`` of its batches with ``count`` from the place ``at`` on replaced by ``come``.
+
+    Looks at those that go and come, or at all that is left where that is less: of many batches few are replaced.
+    """
+    batches = (*each.batches[:at], *come, *each.batches[at + count :])
+    if len(batches) <= count:
+        return spine_batch(each.lo, each.hi, batches, level=level, claim=claim)
+    sums = each.sums + Sums.of(come) - Sums.of(each.batches[at : at + count])
+    return of_sums(each.lo, each.hi, batches, sums, level=max(level_of(sums.rows), level), claim=claim)
 
 
 def joined(spine: tuple[SpineBatch, ...]) -> SpineBatch:
     """Adjacent spine batches as one, unclaimed."""
-    rows = sum(each.rows for each in spine)
-    return SpineBatch(
-        lo=spine[0].lo,
-        hi=spine[-1].hi,
-        level=max(level_of(rows), *(each.level for each in spine)),
-        rows=rows,
-        inline_bytes=sum(each.inline_bytes for each in spine),
-        batches=tuple(chain.from_iterable(each.batches for each in spine)),
-        parts=sum(each.parts for each in spine),
-    )
+    batches = tuple(chain.from_iterable(each.batches for each in spine))
+    sums = Sums.of_all(each.sums for each in spine)
+    level = max(level_of(sums.rows), *(each.level for each in spine))
+    return of_sums(spine[0].lo, spine[-1].hi, batches, sums, level=level)
 
 
 def carried(spine: tuple[SpineBatch, ...]) -> tuple[SpineBatch, ...]:

@@ -17,6 +17,7 @@ from persist.core.shard.retention import gc_boundary
 from persist.core.shard.state import State
 from persist.errors import Indeterminate, LocationError, UnsafeConfiguration
 from persist.machine.applier import Applier
+from persist.machine.cached import part_with
 from persist.machine.garbage.collector import Collector
 from persist.machine.hints import Hints
 from persist.machine.upkeep.looks import Looks
@@ -24,10 +25,9 @@ from persist.machine.versions import Versions
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import FAILURES, Tasks, failed, kind_of
-from persist.retry.weakly import weakly
+from persist.retry.weakly import weakly, while_there
 from persist.runtime import Runtime
 from persist.settings import Settings
-from persist.typed import Work
 
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 60.0
@@ -77,6 +77,8 @@ class Maintenance:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
         applier.on_commit = weakly(self.after_commit)
+        # A shard that is made may be forgotten before it is known.
+        applier.on_history = while_there(self._look_later)
 
     @property
     def idle(self) -> bool:
@@ -96,7 +98,7 @@ class Maintenance:
         self._reclaim_soon(state)
         owner = self._applier.owner
         if state.active_rollup is not None and state.active_rollup.owner == owner:
-            self._begin(self._rollups, lambda: self._roll_up(state))
+            self._begin(self._rollups, self._roll_up, state)
         if state.active_gc is not None and state.active_gc.owner == owner:
             self._begin(self._collections, self._collect)
         mine = claimed_by(state.trace, self._applier.compactor) if self._applier.compactor else None
@@ -113,12 +115,16 @@ class Maintenance:
         newest, rollup = state.latest_rollup
         replaced = self.collector.released.replaced_bytes(newest)
         if replaced >= max(self._settings.reclaim_bytes, STATES_WRITTEN * rollup.encoded_bytes):
-            self._begin(self._rollups, lambda: self._roll_up(state))
-        seconds = self._settings.reclaim_after_ms / 1000
+            self._begin(self._rollups, self._roll_up, state)
         if replaced:
-            self._looks.add(state.shard, seconds)
-        elif self._replaced(state) or len(state.rollups) > 1:
-            self._looks.add(state.shard, 2 * seconds)
+            self._looks.add(state.shard, self._settings.reclaim_after_ms / 1000)
+        else:
+            self._look_later(state)
+
+    def _look_later(self, state: State) -> None:
+        """Look at what others may have left behind, also where this process only reads: perhaps none writes again."""
+        if not self._closed and (self._replaced(state) or len(state.rollups) > 1):
+            self._looks.add(state.shard, 2 * self._settings.reclaim_after_ms / 1000)
 
     def _replaced(self, state: State) -> bool:
         """Whether anything was replaced since the newest rollup, as far as this process committed or read it."""
@@ -148,18 +154,23 @@ class Maintenance:
         if self._running:
             await asyncio.wait(set(self._running), timeout=deadline.remaining())
 
-    def _begin(self, duty: _Duty, work: Callable[[], Work[object]]) -> None:
+    def _begin(self, duty: _Duty, work: Callable[..., Coroutine[object, object, object]], *states: State) -> None:
         if duty.running or self._runtime.monotonic() < duty.again_at:
             return
         duty.running = True
-        task = self._tasks.spawn(self._done(duty, work), duty.what)
+        task = self._tasks.spawn(self._done(duty, work, [*states]), duty.what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _done(self, duty: _Duty, work: Callable[[], Coroutine[object, object, object]]) -> None:
-        """Note that work has ended. After a failure its claim stays: a later commit or another process tries again."""
+    async def _done(
+        self, duty: _Duty, work: Callable[..., Coroutine[object, object, object]], states: list[State]
+    ) -> None:
+        """Note that work has ended. After a failure its claim stays: a later commit or another process tries again.
+
+        What was made of a state that is not the newest any more may be the last to refer to most of it.
+        """
         try:
-            await work()
+            await work(*states)
         except (LocationError, UnsafeConfiguration) as error:
             self._put_off(duty)
             self._counts.count(FAILURES, (("work", duty.what),))
@@ -172,6 +183,8 @@ class Maintenance:
             duty.pause = duty.again_at = 0.0
         finally:
             duty.running = False
+        while states:
+            await part_with(states.pop(), self._runtime)
 
     def _put_off(self, duty: _Duty) -> None:
         duty.pause = min(max(PAUSE_SECONDS, 2 * duty.pause), PAUSE_SECONDS_MAX)

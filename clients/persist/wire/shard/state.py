@@ -22,7 +22,7 @@ from persist.core.shard.diff import (
 )
 from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
-from persist.core.shard.trace import Claim, SpineBatch, Trace
+from persist.core.shard.trace import Claim, SpineBatch, Sums, Trace, of_sums
 from persist.errors import CorruptData, UsageError, check
 from persist.typed import AnyMessage, AnyValue
 from persist.v1 import state_pb2 as pb
@@ -220,16 +220,8 @@ def _spine_batch(each: SpineBatch) -> pb.StateSpineBatch:
 def _spine_batch_of(message: pb.StateSpineBatch) -> SpineBatch:
     batches = tuple([batch_from_proto(batch) for batch in message.batches])
     check(len(batches) == message.count, "a spine batch holds its batches", lo=message.lo)
-    return SpineBatch(
-        lo=message.lo,
-        hi=message.hi,
-        level=message.level,
-        rows=sum(batch.rows for batch in batches),
-        inline_bytes=sum(batch.inline_bytes for batch in batches),
-        batches=batches,
-        claim=_claim(message, "claim"),
-        parts=sum([batch.part_count for batch in batches]),
-    )
+    sums = Sums.of(batches)
+    return of_sums(message.lo, message.hi, batches, sums, level=message.level, claim=_claim(message, "claim"))
 
 
 # ---- diffs -------------------------------------------------------------------------------------------------------

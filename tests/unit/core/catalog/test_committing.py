@@ -165,7 +165,28 @@ def test_allocator_alone_invalidates_a_plan(state):
     assert state.count(ID_ALLOCATOR) == 1
 
 
-def test_out_of_sync_when_too_much_was_committed_to_tell(state):
+def measured(first: int, count: int):
+    def step(tx: CatalogTransaction) -> None:
+        for number in range(first, first + count):
+            tx.insert(STORAGE_USAGE, StorageUsageKey(number, None, 2, 3), Unit())
+
+    return step
+
+
+def test_large_transactions_that_begin_together_do_not_refuse_each_other(state):
+    large = [begun(state, measured(number * LOG_CHANGES, LOG_CHANGES)) for number in range(4)]
+    for tx in large:
+        commit(tx, state)
+    assert state.count(STORAGE_USAGE) == 4 * LOG_CHANGES
+    commit(begun(state, put(ONE, "x")), state)
+    large.clear()
+    del tx
+    commit(begun(state, put(ONE, "y")), state)
+    assert sum(len(changes) for _, changes in state._log) <= LOG_CHANGES
+
+
+def test_out_of_sync_when_too_much_was_committed_to_tell(state, monkeypatch):
+    monkeypatch.setattr("persist.core.catalog.snapshot.LOG_CHANGES_HELD", LOG_CHANGES)
     tx = begun(state, put(ONE, "x"))
     for number in range(LOG_CHANGES // 1000 + 1):
         other = CatalogTransaction(state)

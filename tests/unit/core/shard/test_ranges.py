@@ -373,6 +373,13 @@ WRONG: dict[str, Callable[[c.ApplyMerge], c.ApplyMerge]] = {
 }
 
 
+def test_a_piece_named_often_is_refused_before_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, merge = stepping()
+    monkeypatch.setattr("persist.core.shard.ranges.stands", lambda *looked_up: pytest.fail("it takes long"))
+    with pytest.raises(InvalidArgument, match="one for each run"):
+        shard.commit(with_step(merge, pieces=pieces(merge)[:1] * 9_000))
+
+
 @pytest.mark.parametrize("why", WRONG)
 def test_what_cannot_be_the_step_is_refused(why: str) -> None:
     shard, merge = stepping()

@@ -175,6 +175,8 @@ def _apply_step(
     output = command.output
     if command.inputs or not step.pieces:
         raise InvalidArgument("a step names its pieces, and no batches", inputs=len(command.inputs))
+    if (reason := r.misshapen(step)) is not None:
+        raise _no_merge(reason)
     place = k.placed(state.trace, output.desc.lower, output.desc.upper)
     check_incarnation(state, command.incarnation)
     if place is None or not context.bounds(state).steps:
