@@ -244,11 +244,9 @@ class LocationTarget:
 
     def is_only_read(self) -> bool:
         """Whether this is a directory that is there and may not be written, which is noted then."""
-        from pathlib import Path
+        from persist.storage.layout import CONSENSUS_NAME, root_of
 
-        from persist.storage.layout import CONSENSUS_NAME
-
-        there = self.location is not None and Path(self.location, CONSENSUS_NAME).expanduser().exists()
+        there = self.location is not None and (root_of(self.location) / CONSENSUS_NAME).exists()
         if not there or self.may_write():
             return False
         note("this directory may not be written: it is read as it is now, and nothing holds what is read")
@@ -268,12 +266,10 @@ class LocationTarget:
 
         Opening makes the files that are not there: a misspelt name would show an empty location, and leave it behind.
         """
-        from pathlib import Path
-
-        from persist.storage.layout import CONSENSUS_NAME
+        from persist.storage.layout import CONSENSUS_NAME, root_of
 
         if self.location is not None:
-            folder = Path(self.location).expanduser()
+            folder = root_of(self.location)
             check_file(folder / CONSENSUS_NAME, "no persist location", directory=folder)
         elif self.consensus is not None and self.consensus.startswith("sqlite:"):
             check_file(sqlite_file(self.consensus), "no persist location")
@@ -396,10 +392,9 @@ def sqlite_file(uri: str) -> "Path":
 
 def directory_stores(directory: str) -> tuple[str, str]:
     """Blob and Consensus of a directory, laid out as ``persist.embedded`` lays them out."""
-    from pathlib import Path
     from urllib.parse import quote
 
-    from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
+    from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME, root_of
 
-    root = Path(directory).expanduser().absolute()
+    root = root_of(directory)
     return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"

@@ -3,11 +3,13 @@
 A float has no room for most whole numbers beyond 2^53: two of them, of two keys, would be one.
 """
 
+import decimal
 import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,11 @@ T: Final = pa.types
 _LONG: Final = re.compile(rb"(?<![0-9.])[0-9]{16,}(?![0-9.eE])")
 _ESCAPED_NAME: Final = re.compile(rb'\\(?:[^"\\]|\\.)*"\s*:')
 """That of a field, which is written otherwise than it is called."""
+_SMALL: Final = re.compile(rb"[eE]-0*(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4,})|\.0{30,}")
+"""A number that may be too small for a double: what stands before its exponent has fewer zeros."""
+_SMALLISH: Final = re.compile(rb"[eE]-0*(?:1[5-9]|[2-9][0-9]|[0-9]{3,})|\.0{30,}")
+"""One that may be too small for any float."""
+_FLOAT_DIGITS: Final = 400
 _DIGITS: Final = b"0" * 16
 _AS_DIGITS: Final = bytes(ord("0") if chr(code) in "0123456789" else code for code in range(256))
 _WHOLE: Final = r"^\s*[+-]?[0-9]{16,}\s*$"
@@ -52,8 +59,13 @@ def check_json(block: Block, guessed: Sequence[ArrowField]) -> None:
     floats = {field.name: field.type for field in guessed if _has_floats(field.type)}
     if not floats or not may_change(block.data):
         return
-    for line, text in _with_long(block, floats):
-        said = json.loads(text)
+    pattern = _LONG
+    if all(T.is_floating(kind) for kind in floats.values()) and not _ESCAPED_NAME.search(block.data):
+        # Other columns have long numbers that are kept, such as ids.
+        names = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in floats)
+        pattern = re.compile(rb"(?:" + names + rb")\s*:\s*-?[0-9]{16,}(?![0-9.eE])")
+    for line, text in _with(block, pattern):
+        said = json.loads(text, parse_int=_whole)
         for name, kind in floats.items():
             try:
                 _check(said.get(name), kind, name)
@@ -61,8 +73,43 @@ def check_json(block: Block, guessed: Sequence[ArrowField]) -> None:
                 raise NotKept(f"{error}, in line {line}") from None
 
 
-def _with_long(block: Block, floats: dict[str, pa.DataType]) -> Iterator[tuple[int, str]]:
-    """The objects that may have such a number in such a column, and their lines."""
+def check_small(block: Block, fields: Sequence[ArrowField]) -> None:
+    """Raise ArrowInvalid where a float of these columns would be zero though another number is written in JSON."""
+    floats = {field.name: field.type for field in fields if _has_floats(field.type)}
+    pattern = _SMALL if all(T.is_float64(kind) for kind in floats.values()) else _SMALLISH
+    if not floats or not pattern.search(block.data):
+        return
+    for line, text in _with(block, pattern):
+        said = json.loads(text, parse_float=str, parse_int=str)
+        for name, kind in floats.items():
+            check_number_kept(said.get(name), kind, f" (column {name}, line {line})")
+
+
+def check_number_kept(said: object, kind: pa.DataType, where: str = "") -> None:
+    """Raise ArrowInvalid where a float in this value of JSON, its numbers as texts, is zero and another is written."""
+    if isinstance(said, dict) and T.is_struct(kind):
+        for at in range(kind.num_fields):
+            check_number_kept(said.get(kind.field(at).name), kind.field(at).type, where)
+    elif isinstance(said, list) and kind.num_fields:
+        for each in said:
+            check_number_kept(each, kind.field(0).type, where)
+    elif isinstance(said, str) and T.is_floating(kind):
+        width = np.dtype(kind.to_pandas_dtype()).type
+        try:
+            is_other = not width(float(said)) and bool(decimal.Decimal(said))
+        except (ValueError, decimal.InvalidOperation):
+            return  # a text
+        if is_other:
+            raise pa.ArrowInvalid(f"{said[:60]} is out of range of {kind}{where}")
+
+
+def _whole(text: str) -> int | decimal.Decimal:
+    # Python reads no whole numbers of many thousand digits, and no float has any of some hundred.
+    return int(text) if len(text) < _FLOAT_DIGITS else decimal.Decimal(text)
+
+
+def _with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, str]]:
+    """The objects that have this, as far as these have lines of their own, and their lines."""
     rows = json_rows(block)
     if not rows:
         decoder, text, at = json.JSONDecoder(), block.data.decode(errors="replace"), 0
@@ -75,11 +122,6 @@ def _with_long(block: Block, floats: dict[str, pa.DataType]) -> Iterator[tuple[i
             else:
                 at += 1
         return
-    pattern = _LONG
-    if all(T.is_floating(kind) for kind in floats.values()) and not _ESCAPED_NAME.search(block.data):
-        # Other columns have long numbers that are kept, such as ids.
-        names = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in floats)
-        pattern = re.compile(rb"(?:" + names + rb")\s*:\s*-?[0-9]{16,}(?![0-9.eE])")
     for row in rows:
         if pattern.search(block.data, row.begin, row.end):
             yield row.line, block.data[row.begin : row.end].decode(errors="replace")
@@ -96,11 +138,11 @@ def _check(said: object, kind: pa.DataType, column: str) -> None:
     elif isinstance(said, list) and kind.num_fields:
         for each in said:
             _check(each, kind.field(0).type, column)
-    elif isinstance(said, int) and T.is_floating(kind) and not _is_kept(said):
+    elif isinstance(said, int | decimal.Decimal) and T.is_floating(kind) and not _is_kept(said):
         raise _not_kept(str(said), column)
 
 
-def _is_kept(number: int) -> bool:
+def _is_kept(number: int | decimal.Decimal) -> bool:
     try:
         return int(float(number)) == number
     except OverflowError:

@@ -14,7 +14,7 @@ from persist.machine.local_shards import LocalShards
 from persist.machine.shards import Shards
 from persist.runtime import Runtime, system
 from persist.settings import Settings
-from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME
+from persist.storage.layout import BLOB_NAME, CONSENSUS_NAME, root_of
 from persist.storage.open import READ_ONLY, home_of, open_blob, open_consensus, safe
 from persist.storage.ports import Blob
 
@@ -39,7 +39,7 @@ async def embedded(
     store could lose acknowledged data; ``settings.allow_unsafe`` accepts findings by name), LocationError.
     """
     blob_uri, consensus_uri = _uris(location, blob, consensus)
-    if location is not None and (read_only or not create) and not (_root(location) / CONSENSUS_NAME).exists():
+    if location is not None and (read_only or not create) and not (root_of(location) / CONSENSUS_NAME).exists():
         raise ShardNotFound("nothing was ever written at this location", hint="check the path", location=location)
     chosen, clock = settings or Settings(), runtime or system()
     if read_only:
@@ -93,12 +93,8 @@ def _uris(location: str | Path | None, blob: str | None, consensus: str | None) 
         )
     if "://" in str(location):
         raise InvalidArgument("a location is a directory", hint="give URIs as blob= and consensus=", location=location)
-    root = _root(location)
+    root = root_of(location)
     return f"file:{quote(str(root / BLOB_NAME))}", f"sqlite:{quote(str(root / CONSENSUS_NAME))}"
-
-
-def _root(location: str | Path) -> Path:
-    return Path(location).expanduser().absolute()
 
 
 async def _read_only(blob_uri: str, consensus_uri: str, settings: Settings, runtime: Runtime) -> Client:

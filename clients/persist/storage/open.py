@@ -149,7 +149,8 @@ def check_safe(findings: Sequence[Finding], allow_unsafe: Collection[str]) -> No
     accept = ",".join([*allow_unsafe, *(finding.name for finding in refused)])
     raise UnsafeConfiguration(
         "the store could lose acknowledged data:\n  " + "\n  ".join(lines) + "\n",
-        hint=f"{remedies}, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}",
+        hint=f"{remedies}, or accept the loss with PERSIST_ALLOW_UNSAFE={accept}; "
+        "in Python with settings=persist.Settings(allow_unsafe=…)",
         findings=",".join(finding.name for finding in refused),
     )
 

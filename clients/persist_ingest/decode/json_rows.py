@@ -87,12 +87,14 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 
 def _check_numbers(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fields: pa.Schema) -> None:
-    """Raise Undecodable where Arrow read another number than is written: too large for a float, or, for a decimal, with
-    an exponent or very many digits. Those are read once more, one by one.
+    """Raise Undecodable where Arrow read another number than is written: too large or too small for a float, or, for a
+    decimal, with an exponent or very many digits. Those are read once more, one by one.
     """
     if any(pa.types.is_floating(each.type) and pc.any(pc.is_inf(each)).as_py() for each in columns):
         raise Undecodable("a number is out of range")
-    if not any(holds_decimals(each.type) for each in fields):
+    if not any(
+        holds_decimals(field.type) or _may_be_zero(column) for field, column in zip(fields, columns, strict=True)
+    ):
         return
     for at in odd_numbers(payloads):
         try:
@@ -112,6 +114,20 @@ def _check_number(said: object, found: object) -> None:
             _check_number(one, other)
     elif isinstance(found, decimal.Decimal) and decimal.Decimal(str(said)) != found:
         raise Undecodable(f"{str(said)[:60]} does not fit a decimal")
+    elif isinstance(found, float) and not found and decimal.Decimal(str(said)):
+        raise Undecodable(f"{str(said)[:60]} is out of range")
+
+
+def _may_be_zero(column: ArrowArray) -> bool:
+    """Whether a float in it may be."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return bool(pc.any(pc.equal(column, pa.scalar(0, kind))).as_py())
+    return any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
 
 
 _NAME: Final = _ORDINAL.encode()

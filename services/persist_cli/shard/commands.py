@@ -1,5 +1,6 @@
 """``persist shard``: look into shards, append to them, read them, follow them."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -187,4 +188,6 @@ def finalize(
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    # What is in brackets belongs to a type, such as decimal128(20, 2).
+    names = re.split(r",(?![^(\[]*[)\]])", text)
+    return tuple(name.strip() for name in names if name.strip())

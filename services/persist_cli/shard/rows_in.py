@@ -15,6 +15,7 @@ from persist.arrow.exact import DIGITS, cast_exactly
 from persist.arrow.guessed import NotKept
 from persist.errors import InvalidArgument
 from persist.typed import Record
+from persist.wire.catalog.ddl_columns import type_of
 from persist_cli.shard.stdin import standard_input
 from persist_cli.shard.texts import Reader, Rows, Types, read_csv, read_json
 
@@ -263,9 +264,9 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
     if not colon:
         return name, None
     try:
-        return name, pa.type_for_alias(alias)  # type: ignore[call-overload]  # narrower than Arrow is
-    except ValueError as error:
-        hint = "use an Arrow type's name: int64, float64, string, bool, date32, timestamp[us], …"
+        return name, type_of(alias.strip())
+    except InvalidArgument as error:
+        hint = "use an Arrow type's name: int64, float64, string, bool, date32, timestamp[us], decimal128(20, 2), …"
         raise InvalidArgument("unknown column type", hint=hint, column=text) from error
 
 

@@ -13,7 +13,7 @@ from pyarrow import csv, json
 
 from persist.arrow import ArrowChunks
 from persist.arrow.blocks import Block, TextRow, converting, csv_blocks, csv_rows, json_blocks, json_rows, parsing
-from persist.arrow.guessed import NotKept, check_json, floats_of, may_change
+from persist.arrow.guessed import NotKept, check_json, check_small, floats_of, may_change
 from persist.arrow.json_text import CheckedJson
 from persist.errors import InvalidArgument
 
@@ -154,6 +154,7 @@ def read_json(file: BinaryIO, types: Types, encoding: str) -> Iterator[Rows]:
         try:
             table = _parsed(block.data, schema, unexpected)
             check_json(block, [each for each in table.schema if each.name not in types])
+            check_small(block, list(table.schema))
         except pa.ArrowInvalid as error:
             raise _located(block, schema, unexpected, error) from error
         schema, unexpected = table.schema, "error"

@@ -125,6 +125,13 @@ def test_a_number_beyond_its_column_is_refused_and_never_another_one(persist, be
     assert [row["v"] for row in persist("shard", "snapshot", "t", "--json", *begun).lines] == ["5.0000000000"]
 
 
+def test_a_file_is_no_location(persist, file):
+    path = file("some.csv", "id\n1\n")
+    for words in (("shard", "list"), ("shard", "append", "t", path, "--key", "id"), ("sql", "SELECT 1")):
+        done = persist(*words, "--location", path)
+        assert (done.code, "a location is a directory, and this is a file" in done.err) == (2, True), done.err
+
+
 def test_file_that_is_not_there_is_said_in_words(persist, here):
     done = persist("shard", "append", "people", "nofile.csv", "--key", "id", *here)
     assert (done.code, "there is no such file" in done.err, "Errno" in done.err) == (2, True, False), done.err

@@ -39,6 +39,7 @@ NOT_KEPT = {
     "json-list": ("jsonl", '{"id":1,"a":[1.5]}\n{"id":2,"a":[9007199254740993]}\n', 2),
     "json-struct": ("jsonl", '{"id":1,"a":{"b":1.5}}\n{"id":2,"a":{"b":9007199254740993}}\n', 2),
     "json-slash": ("jsonl", '{"id":1,"a\\/b":1.5}\n{"id":2,"a\\/b":9007199254740993}\n', 2),
+    "json-long": ("jsonl", '{"id":1,"a":1.5}\n{"id":2,"a":' + "9" * 5_001 + "}\n", 2),
     "json-name": ("jsonl", '{"id":1,"a":1.5}\n{"id":2,"\\u0061":9007199254740993}\n', 2),
 }
 
@@ -49,6 +50,36 @@ def test_a_whole_number_that_no_float_is_is_refused_where_no_type_is_named(persi
     assert (done.code, "is not kept by a float" in done.err) == (2, True), done.err
     assert all(each in done.err for each in (f"line {line}", "id:uint64")), done.err
     assert persist("shard", "list", "--json", *begun).json == []
+
+
+SMALL = {
+    "known": '{"id":1,"a":1.5}\n{"id":2,"a":1e-400}\n',
+    "negative": '{"id":1,"a":1.5}\n{"id":2,"a":-0.1E-0400}\n',
+    "zeros": '{"id":1,"a":1.5}\n{"id":2,"a":0.' + "0" * 400 + "1}\n",
+    "list": '{"id":1,"a":[1.5]}\n{"id":2,"a":[0e-999, 1e-400]}\n',
+    "struct": '{"id":1,"a":{"b":1.5}}\n{"id":2,"a":{"b":1e-400}}\n',
+}
+
+
+@pytest.mark.parametrize("content", SMALL.values(), ids=SMALL)
+def test_a_number_that_is_too_small_for_a_float_is_refused_and_no_zero(persist, begun, put, content):
+    done = put(content, kind="jsonl")
+    assert (done.code, "out of range" in done.err, "line 2" in done.err) == (2, True, True), done.err
+
+
+def test_copy_takes_no_number_that_is_too_small_for_a_float_for_zero(persist, begun, put, tmp_path):
+    put(SMALL["known"], kind="jsonl")
+    made = f"CREATE TABLE s (id bigint, a double precision); COPY s FROM '{tmp_path}/t.jsonl'"
+    assert "out of range" in persist("sql", made, *begun).err
+    assert persist("sql", "--json", "SELECT * FROM s", *begun).lines == []
+
+
+def test_a_decimal_can_be_named_as_the_type_of_a_column(persist, begun, put):
+    done = put("id,d,e\n1,12.50,3.5\n", "--val", "d:decimal(20,2), e:decimal128(9, 1)")
+    assert done.code == 0, done.err
+    (row,) = persist("shard", "snapshot", "t", "--json", *begun).lines
+    assert (row["d"], row["e"]) == ("12.50", "3.5")
+    assert "unknown column type" in put("id,d\n1,2\n", "--val", "d:decimal(200,2)").err
 
 
 def test_numbers_that_floats_keep_and_long_ids_beside_floats_are_taken(persist, begun, put, tmp_path):

@@ -145,6 +145,16 @@ def test_a_number_is_decoded_as_it_is_written_or_not_at_all(quote: str) -> None:
         assert [row["v"] for row in found.rows.to_pylist()] == ([number] if fits else []), text
 
 
+@pytest.mark.parametrize(("kind", "small"), [(pa.float32(), b"1e-60"), (pa.float64(), b"-0.1e-0400")])
+def test_a_float_is_not_zero_because_it_is_small(kind: pa.DataType, small: bytes) -> None:
+    fields = pa.schema([("v", kind), ("s", pa.struct([("l", pa.list_(kind))]))])
+    good = [b'{"v":0.0e-5,"s":{"l":[0,1e-30]}}', b'{"v":1e-20}']
+    payloads = [good[0], b'{"v":' + small + b"}", good[1], b'{"v":1,"s":{"l":[2,' + small + b"]}}"]
+    found = JsonDecoder(fields).decode(payloads)
+    assert [at.index for at in found.bad] == [1, 3]
+    assert found.rows.num_rows == 2
+
+
 def test_a_float_is_not_infinite_because_it_is_large() -> None:
     found = JsonDecoder(pa.schema([("v", pa.float32())])).decode([b'{"v":1e30}', b'{"v":1e300}'])
     assert [at.index for at in found.bad] == [1]

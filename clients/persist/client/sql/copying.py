@@ -14,7 +14,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from persist.arrow import ArrowField, blocks
-from persist.arrow.guessed import check_json
+from persist.arrow.guessed import check_json, check_small
 from persist.arrow.json_out import json_of
 from persist.arrow.json_text import CheckedJson
 from persist.client.collections.plain import rows_of, with_texts
@@ -119,8 +119,9 @@ def _read_json(path: str, known: Mapping[str, pa.DataType]) -> pa.Table:
     _check_numbers(path, found)
     guessed = [each for each in found.schema if each.name.lower() in known and each.type != known[each.name.lower()]]
     with Path(path).open("rb") as texts:
-        for block in blocks.json_blocks(texts) if guessed else ():
+        for block in blocks.json_blocks(texts):
             check_json(block, guessed)
+            check_small(block, list(found.schema))
     return found
 
 

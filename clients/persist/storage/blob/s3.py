@@ -62,6 +62,9 @@ def classify(error: Exception, what: str, *, mutation: bool) -> LocationError:
         if 400 <= status < 500 or code in _THROTTLED or not mutation:
             return Determinate(f"s3 {what}: refused", hint="nothing happened; retry", code=code, status=status)
         return Indeterminate(f"s3 {what}: failed", hint="repeat it", code=code, status=status)
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give this machine a role"
+        return Determinate(f"s3 {what}: there are no credentials", hint=hint)
     if isinstance(error, _NEVER_SENT) or not mutation:
         return Determinate(f"s3 {what}: failed", hint="is the endpoint up?", detail=error)
     return Indeterminate(f"s3 {what}: the answer was lost", hint="repeat it", detail=error)
