@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from datetime import date, datetime, time
 from typing import Any, Final, TypeAlias
 
-from persist.arrow.json_out import json_of
+from persist.json_out import json_of
 from persist.typed import Json
 
 Rows: TypeAlias = Sequence[Sequence[object]]

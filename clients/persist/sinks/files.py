@@ -13,11 +13,11 @@ from typing import Final, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist.arrow.json_out import json_of
 from persist.client.collections.plain import rows_of
 from persist.client.collections.sinks.port import PositionMoved, moved, of_another_history
 from persist.errors import Determinate, Indeterminate, InvalidArgument
 from persist.forks import apart, own
+from persist.json_out import json_of
 from persist.sinks.manifest import VERSION, WHOLE, FolderState, Manifest, durable
 from persist.sinks.sql import shape
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from persist.arrow import ArrowField
-from persist.arrow.json_out import json_of
 from persist.client.collections.plain import values_of
 from persist.client.collections.sinks.port import EARLIER, of_another_history, of_earlier_release
 from persist.core.time.timeline import TEXT_MAX
 from persist.errors import InvalidArgument
+from persist.json_out import json_of
 
 POSITIONS = "persist_positions"
 """The table of positions: for each cursor and history position, columns, and what identifies the table they are of

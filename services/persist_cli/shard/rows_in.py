@@ -15,7 +15,6 @@ from persist.arrow.exact import DIGITS, cast_exactly
 from persist.arrow.guessed import NotKept
 from persist.errors import InvalidArgument
 from persist.typed import Record
-from persist.wire.catalog.ddl_columns import type_of
 from persist_cli.shard.stdin import standard_input
 from persist_cli.shard.texts import Reader, Rows, Types, read_csv, read_json
 
@@ -263,6 +262,8 @@ def column_of(text: str) -> tuple[str, pa.DataType | None]:
     name, colon, alias = text.partition(":")
     if not colon:
         return name, None
+    from persist.wire.catalog.ddl_columns import type_of  # which reading a shard has no need of
+
     try:
         return name, type_of(alias.strip())
     except InvalidArgument as error:

@@ -15,13 +15,13 @@ import pyarrow.parquet
 
 from persist.arrow import ArrowField, blocks
 from persist.arrow.guessed import check_json, check_small
-from persist.arrow.json_out import json_of
 from persist.arrow.json_text import CheckedJson
 from persist.client.collections.plain import rows_of, with_texts
 from persist.client.sql.errors import SqlError, SqlFailed
 from persist.client.sql.parse.statements import Copy
 from persist.core.data.schema import Schema
 from persist.core.data.types import T
+from persist.json_out import json_of
 
 _BY_ENDING: Final = {
     ".csv": "csv",
