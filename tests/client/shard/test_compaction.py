@@ -332,14 +332,14 @@ async def test_writers_wait_for_compaction_where_too_many_batches_wait_to_be_mer
         assert rows_of(await (await reader.snapshot(10)).to_arrow()) == ledger.at(10)
 
 
-async def test_a_process_that_refuses_appends_compacts_what_they_wait_for(stores: Place):
+async def test_a_process_that_refuses_appends_compacts_what_they_wait_for(place: Place):
     limited = dataclasses.replace(MANUAL, shard_batches_max=10)
     shard = ShardId.new()
-    async with client_of(stores, settings=limited) as client:
+    async with client_of(place, settings=limited) as client:
         writer = await client.open_writer(shard, schema=SCHEMA)
         for time in range(10):
             await writer.append(table([(time, "row", time, 1)]), time + 1)
     # No process commits anything from here on but what is refused.
-    async with client_of(stores, settings=dataclasses.replace(limited, compaction=True, timeout_ms=60_000)) as client:
+    async with client_of(place, settings=dataclasses.replace(limited, compaction=True, timeout_ms=60_000)) as client:
         writer = await client.open_writer(shard, schema=SCHEMA)
         await writer.append(table([(10, "row", 10, 1)]), 11)

@@ -192,9 +192,14 @@ def _finite(rows: pa.Table) -> pa.Table:
     """JSON has no number that is infinite, or NaN: a column with one is written in texts, which are read as numbers."""
     for at, field in enumerate(rows.schema):
         if T.is_floating(field.type) and pc.all(pc.is_finite(rows.column(at))).as_py() is False:
-            texts = [each if each is None else repr(each) for each in rows.column(at).to_pylist()]
+            texts = [None if each is None else _named(each) for each in rows.column(at).to_pylist()]
             rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
     return rows
+
+
+def _named(number: float) -> str:
+    # As json_of does, and PostgreSQL.
+    return repr(number).replace("nan", "NaN").replace("inf", "Infinity")
 
 
 def _ipc(source: pa.NativeFile) -> pa.Table:
