@@ -110,6 +110,7 @@ SKIP = {
     "Cursor": {"location"},
     "SqlSession": {"run", "parsed", "query", "answer", "subscribe", "follow", "environment", "variables", "files"},
     "Oracle": {"open", "check_ahead"},
+    "ReadHandle": {"so_far"},
     "Table": {"complete_at", "complete_before", "complete_to", "fitted", "wal"},
     "TableTransaction": {"add", "check_keys", "replace", "commit"},
     "WriteHandle": {"append_at_upper_as", "compare_and_append_as", "compare_and_append_kept_as", "keep"},

@@ -94,3 +94,18 @@ async def test_reading_statements_work(tmp_path: Path):
             await session.execute("select * from t as of '2100-01-01'")
         await session.close()
     assert {path: path.read_bytes() for path in place.rglob("*") if is_kept(path)} == before
+
+
+async def test_a_copy_whose_table_its_log_is_ahead_of_from_the_first_row_on_is_read(tmp_path: Path):
+    """Nothing is readable in the shard itself yet: it begins at the time it was made, and has come to none."""
+    live = tmp_path / "live"
+    async with await aio.embedded(live) as client:
+        await client.sql("CREATE TABLE t (id int)")
+        for count in (1, 2):
+            await client.sql(f"INSERT INTO t VALUES ({count})")
+            copy = tmp_path / f"copy{count}"
+            shutil.copytree(live, copy, ignore=shutil.ignore_patterns("*.sock"))
+            async with await aio.embedded(copy, read_only=True) as copied:
+                assert (await copied.sql("SELECT count(*) FROM t"))[-1].rows == [(count,)]
+                found = await copied.read("t")
+                assert sorted(row["id"] for row in await found.to_pylist()) == [*range(1, count + 1)]

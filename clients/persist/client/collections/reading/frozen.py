@@ -19,6 +19,7 @@ from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.data.schema import TS, Schema
 from persist.core.data.update import consolidate, normalise
+from persist.core.frontier import Antichain
 from persist.core.shard.transaction import LogCopy
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 from persist.errors import ShardNotFound
@@ -67,7 +68,12 @@ async def uncopied(client: "ShardClient", item: Described, reader: "ReadHandle",
 async def overlaid(reader: "ReadHandle", rest: Uncopied, as_of: int, deadline: Deadline) -> "Snapshot | Overlaid":
     """The contents of a table at a time before both have ended."""
     upper = reader.upper.time or 0
-    base = await reader.snapshot(min(as_of, upper - 1), timeout=seconds(deadline)) if upper else None
+    base = None
+    if upper and reader.since.less_equal(Antichain.of(min(as_of, upper - 1))):
+        base = await reader.snapshot(min(as_of, upper - 1), timeout=seconds(deadline))
+    elif upper:
+        # Who completes the shard was to come, and is needed no more for what its log has.
+        base = await reader.so_far(as_of, timeout=seconds(deadline))
     later = rest.updates.filter(pc.less_equal(rest.updates.column(TS.name), as_of))
     if base is not None and not later.num_rows:
         return base
