@@ -266,10 +266,13 @@ class LocationTarget:
 
         Opening makes the files that are not there: a misspelt name would show an empty location, and leave it behind.
         """
+        from pathlib import Path
+
         from persist.storage.layout import CONSENSUS_NAME, root_of
 
         if self.location is not None:
-            folder = root_of(self.location)
+            root_of(self.location)
+            folder = Path(self.location).expanduser()
             check_file(folder / CONSENSUS_NAME, "no persist location", directory=folder)
         elif self.consensus is not None and self.consensus.startswith("sqlite:"):
             check_file(sqlite_file(self.consensus), "no persist location")
