@@ -153,6 +153,11 @@ def _makes_numbers(given: pa.DataType, kind: pa.DataType) -> bool:
     return any(_makes_numbers(given.field(at).type, kind.field(at).type) for at in range(kind.num_fields))
 
 
+def holds_floats(kind: pa.DataType) -> bool:
+    """Whether floats are in values of this type."""
+    return T.is_floating(kind) or any(holds_floats(kind.field(at).type) for at in range(kind.num_fields))
+
+
 def holds_decimals(kind: pa.DataType) -> bool:
     """Whether decimals are in values of this type."""
     fields = [kind.field(at).type for at in range(kind.num_fields)]

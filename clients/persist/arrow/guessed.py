@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from persist.arrow import ArrowChunks, ArrowField
 from persist.arrow.blocks import Block, json_rows
-from persist.arrow.exact import cast_exactly
+from persist.arrow.exact import cast_exactly, holds_floats
 
 T: Final = pa.types
 _LONG: Final = re.compile(rb"(?<![0-9.])[0-9]{16,}(?![0-9.eE])")
@@ -56,7 +56,7 @@ def floats_of(texts: ArrowChunks, column: str) -> ArrowChunks:
 
 def check_json(block: Block, guessed: Sequence[ArrowField]) -> None:
     """Raise NotKept where one of these columns, whose types are those that Arrow found, has a number of that kind."""
-    floats = {field.name: field.type for field in guessed if _has_floats(field.type)}
+    floats = {field.name: field.type for field in guessed if holds_floats(field.type)}
     if not floats or not may_change(block.data):
         return
     pattern = _LONG
@@ -67,40 +67,31 @@ def check_json(block: Block, guessed: Sequence[ArrowField]) -> None:
     for line, text in _with(block, pattern):
         said = json.loads(text, parse_int=_whole)
         for name, kind in floats.items():
-            try:
-                _check(said.get(name), kind, name)
-            except NotKept as error:
-                raise NotKept(f"{error}, in line {line}") from None
+            for value, _ in _in_floats(said.get(name), kind):
+                if isinstance(value, int | decimal.Decimal) and not _is_kept(value):
+                    raise NotKept(f"{_not_kept(str(value), name)}, in line {line}")
 
 
 def check_small(block: Block, fields: Sequence[ArrowField]) -> None:
     """Raise ArrowInvalid where a float of these columns would be zero though another number is written in JSON."""
-    floats = {field.name: field.type for field in fields if _has_floats(field.type)}
+    floats = {field.name: field.type for field in fields if holds_floats(field.type)}
     pattern = _SMALL if all(T.is_float64(kind) for kind in floats.values()) else _SMALLISH
     if not floats or not pattern.search(block.data):
         return
     for line, text in _with(block, pattern):
         said = json.loads(text, parse_float=str, parse_int=str)
         for name, kind in floats.items():
-            check_number_kept(said.get(name), kind, f" (column {name}, line {line})")
+            for value, float_kind in _in_floats(said.get(name), kind):
+                _check_not_zero(value, float_kind, f"column {name}, line {line}")
 
 
-def check_number_kept(said: object, kind: pa.DataType, where: str = "") -> None:
-    """Raise ArrowInvalid where a float in this value of JSON, its numbers as texts, is zero and another is written."""
-    if isinstance(said, dict) and T.is_struct(kind):
-        for at in range(kind.num_fields):
-            check_number_kept(said.get(kind.field(at).name), kind.field(at).type, where)
-    elif isinstance(said, list) and kind.num_fields:
-        for each in said:
-            check_number_kept(each, kind.field(0).type, where)
-    elif isinstance(said, str) and T.is_floating(kind):
-        width = np.dtype(kind.to_pandas_dtype()).type
-        try:
-            is_other = not width(float(said)) and bool(decimal.Decimal(said))
-        except (ValueError, decimal.InvalidOperation):
-            return  # a text
-        if is_other:
-            raise pa.ArrowInvalid(f"{said[:60]} is out of range of {kind}{where}")
+def _check_not_zero(said: object, kind: pa.DataType, where: str) -> None:
+    try:
+        number = decimal.Decimal(str(said))
+    except decimal.InvalidOperation:
+        return  # a text, or nothing
+    if number and not np.dtype(kind.to_pandas_dtype()).type(float(number)):
+        raise pa.ArrowInvalid(f"{str(said)[:60]} is out of range of {kind} ({where})")
 
 
 def _whole(text: str) -> int | decimal.Decimal:
@@ -127,19 +118,16 @@ def _with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, str]]
             yield row.line, block.data[row.begin : row.end].decode(errors="replace")
 
 
-def _has_floats(kind: pa.DataType) -> bool:
-    return T.is_floating(kind) or any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _check(said: object, kind: pa.DataType, column: str) -> None:
+def _in_floats(said: object, kind: pa.DataType) -> Iterator[tuple[object, pa.DataType]]:
+    """What stands where this type has floats."""
     if isinstance(said, dict) and T.is_struct(kind):
         for at in range(kind.num_fields):
-            _check(said.get(kind.field(at).name), kind.field(at).type, column)
+            yield from _in_floats(said.get(kind.field(at).name), kind.field(at).type)
     elif isinstance(said, list) and kind.num_fields:
         for each in said:
-            _check(each, kind.field(0).type, column)
-    elif isinstance(said, int | decimal.Decimal) and T.is_floating(kind) and not _is_kept(said):
-        raise _not_kept(str(said), column)
+            yield from _in_floats(each, kind.field(0).type)
+    elif T.is_floating(kind):
+        yield said, kind
 
 
 def _is_kept(number: int | decimal.Decimal) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from persist.arrow import ArrowArray, ArrowChunks
-from persist.arrow.exact import DIGITS, holds_decimals
+from persist.arrow.exact import DIGITS, holds_decimals, holds_floats
 from persist.arrow.json_text import check_decimals, odd_numbers
 from persist_ingest.decode.exact import Decoded, Undecodable, converted, decode_exactly
 
@@ -123,11 +123,7 @@ def _may_be_zero(column: ArrowArray) -> bool:
     kind = column.type
     if pa.types.is_floating(kind):
         return bool(pc.any(pc.equal(column, pa.scalar(0, kind))).as_py())
-    return any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind) or any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
+    return holds_floats(kind)
 
 
 _NAME: Final = _ORDINAL.encode()
