@@ -73,7 +73,9 @@ class ByKey:
         hashes, versions = key_hashes(keys_of(rows, self._key_names)), _Versions(rows, self._key_names, self)
         present, fresh = (_flags(each)[first:] for each in (event.present, event.fresh))
         _check(versions.is_there(present), present, fresh, event.export)
-        before = event.before.to_numpy(zero_copy_only=False)[first:] - first
+        before = event.before.to_numpy(zero_copy_only=False)[first:]
+        # One change has one time: what came before a row by name is durable only where the row is.
+        before = np.where(before < 0, -1, before - first)
         unchanged = {name: _flags(same)[first:] for name, same in event.unchanged.items()}
         columns = versions.filled(unchanged, before, event.export)
         order = pa.array(np.arange(rows.num_rows))
@@ -141,7 +143,7 @@ class _Versions:
     def filled(self, unchanged: "dict[str, Numbers]", before: Numbers, export: str) -> list[ArrowArray]:
         """The columns, where they are unchanged with the values of the version before. Raises TableAltered."""
         count = self._rows.num_rows
-        earlier = np.where(before >= 0, self._previous[before], self._previous)
+        earlier = self._previous[np.where(before < 0, np.arange(count), before)]
         columns = []
         for name, column in zip(self._rows.schema.names, self._rows.columns, strict=True):
             same = unchanged.get(name)

@@ -26,8 +26,10 @@ from persist_ingest.pipeline.newest import gathering, kept, runs
 from persist_ingest.pipeline.newest import upserts as doing
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
+from persist_ingest.pipeline.newest.keyed import ByKey
 from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let_go, upserted
 from persist_ingest.pipeline.state import Contents
+from persist_ingest.sources.port import Keyed
 
 SCHEMA = persist.Schema(key={"k": pa.string()}, val={"v": pa.int64()})
 TYPES: dict[str, pa.DataType] = {"k": pa.string(), "v": pa.int64()}
@@ -398,6 +400,34 @@ def test_what_a_range_of_a_step_holds_in_memory_is_bounded(monkeypatch: pytest.M
     gathered.close()
     assert last == {f"k{number % keys}": number for number in range(60_000 - keys, 60_000)}
     assert 0 < most <= 100_000
+
+
+@pytest.mark.parametrize("durable", [2, 9, 10])
+def test_of_changes_that_are_durable_in_part_the_rest_is_filled_from_what_is_held(export: Export, durable: int) -> None:
+    """As after another ingester's shorter step: values that were not sent again, and keys that changed."""
+    export.step([(f"k{number}", number, 0, True) for number in range(10)], 1)
+    export.step([(f"k{number}", 10 + number, 1, True) for number in range(durable)], 2)
+    # Ten updates of a value; then k0 becomes n0 with its value as it was, and k1's is not sent.
+    keys, count = [*(f"k{number}" for number in range(10)), "k0", "n0", "k1"], 13
+    values = [*range(10, 20), None, None, None]
+    event = Keyed(
+        export="",
+        rows=pa.record_batch([pa.array(keys), pa.array(values, pa.int64())], names=["k", "v"]),
+        offsets=pa.nulls(count, pa.uint64()),
+        present=pa.array([*[True] * 10, False, True, True]),
+        fresh=pa.array([key == "n0" for key in keys]),
+        before=pa.array([-1] * 11 + [10, -1]),
+        unchanged={"v": pa.array([*[False] * 11, True, True])},
+    )
+    times = pa.array([*[1] * durable, *[2] * (count - durable)], pa.uint64())
+    by_key = ByKey(export.contents, 2, FIELDS, ["k"])
+    with contextlib.closing(by_key):
+        rows = [row for batch in by_key.changed(event, times) for row in batch.to_pylist()]
+    found = Counter[Any]()
+    for row in rows:
+        found[row["k"], row["v"]] += row["diff"]
+    assert +found == Counter({("n0", 10): 1, **{(f"k{number}", 10 + number): 1 for number in range(durable, 10)}})
+    assert -found == Counter({("k0", 10): 1, **{(f"k{number}", number): 1 for number in range(durable, 10)}})
 
 
 def test_files_that_nobody_has_used_for_long_go(export: Export, place: Path) -> None:
