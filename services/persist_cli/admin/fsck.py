@@ -50,7 +50,8 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
     from persist.errors import LocationError
     from persist.machine.parts.one_blob import IN_A_ROW_MAX
     from persist_cli.admin.negative import negative_rows
-    from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
+    from persist_cli.admin.walk import AT_ONCE, Walk
+    from persist_cli.options import EXIT_INTERRUPTED
     from persist_cli.terminal import counted, print_json, print_table, progress
 
     problems: list[Problem] = []

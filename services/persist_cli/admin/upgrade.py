@@ -35,6 +35,8 @@ async def upgrade(machine: Machine, shards: list[str], *, commit: bool, yes: boo
         return {"shard": shard, "format": found, "to": max(found or 0, FIRST_FORMAT)}
 
     done = await told(machine, shards, look, what="looking", unit="shards")
+    if done.interrupted:
+        return done.code
     location["older_programs"] = [dataclasses.asdict(each) for each in older]
     if commit:
         if not yes:

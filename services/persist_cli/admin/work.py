@@ -1,6 +1,7 @@
 """What the commands of ``persist admin`` do. Each takes one shard after the other, and prints what came of all."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 
 from persist.core.frontier import Description
 from persist.core.ids import ShardId, check_blob_key
@@ -16,6 +17,7 @@ from persist.machine.garbage.collector import Collector
 from persist.machine.garbage.inventory import Found, place_of
 from persist.machine.upkeep.next_step import check
 from persist_cli.admin.administration import Machine
+from persist_cli.admin.walk import Walk
 from persist_cli.options import EXIT_FAILED
 from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
@@ -29,7 +31,9 @@ _LISTED_MAX = 1_000
 """Blobs that are listed one by one."""
 
 
-async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool) -> int:
+async def compact(
+    machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool, after: str = ""
+) -> int:
     """Compact until nothing is worth it any more (``whole``: until each shard is one run). The exit code."""
     compactor = Compactor(machine.shards, machine.shards)
 
@@ -70,7 +74,7 @@ async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: b
         return {"shard": shard, **compacted(done)}
 
     try:
-        return await each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows")
+        return await each(machine, shards, one, commit=commit, json=json, what="compacting", unit="rows", after=after)
     finally:
         await compactor.close()
 
@@ -106,7 +110,7 @@ def compacted(done: Sequence[Compacted]) -> Row:
     }
 
 
-async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -> int:
+async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool, after: str = "") -> int:
     """Write a rollup of the newest state and collect everything before it that no reader holds. The exit code."""
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
@@ -120,7 +124,7 @@ async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool) -
         steps(1)
         return {**row, **collected}
 
-    return await each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards")
+    return await each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards", after=after)
 
 
 def _applier(machine: Machine, shard: ShardId, what: str) -> Applier:
@@ -155,7 +159,9 @@ def _holder(state: State) -> str:
     return "" if reader is None else f"{name} {reader.purpose} {reader.hostname}".strip()
 
 
-async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool) -> int:
+async def sweep(
+    machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool, after: str = ""
+) -> int:
     """Delete leaked blobs; list shards that have blobs and no state. The exit code."""
     listed: list[Row] = []
 
@@ -177,8 +183,8 @@ async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit
             "uploads": swept.uploads,
         }
 
-    done = await told(machine, shards, one, what="sweeping", unit="blobs")
-    strangers = [] if shards else list((await machine.survey.strangers()).items())
+    done = await told(machine, shards, one, what="sweeping", unit="blobs", after=after)
+    strangers = [] if shards or done.interrupted else list((await machine.survey.strangers()).items())
     without = [{"shard": shard, "blobs": count, "bytes": size} for shard, (count, size) in strangers]
     if json:
         print_json({"committed": commit, "shards": done.rows, "blobs": listed, "without_state": without})
@@ -248,9 +254,11 @@ async def _missing(
 One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
 
 
-async def each(machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str) -> int:
-    """Do ``one`` with each shard, and print what came of all. The exit code."""
-    done = await told(machine, shards, one, what=what, unit=unit)
+async def each(
+    machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str, after: str = ""
+) -> int:
+    """Do ``one`` with each shard behind ``after``, and print what came of all. The exit code."""
+    done = await told(machine, shards, one, what=what, unit=unit, after=after)
     if json:
         print_json({"committed": commit, "shards": done.rows})
         return done.code
@@ -260,13 +268,19 @@ async def each(machine: Machine, shards: list[str], one: One, *, commit: bool, j
     return done.code
 
 
-async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str) -> Outcomes:
-    """What ``one`` says of each shard. Raises what it raises for the only one that was named."""
+async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str, after: str = "") -> Outcomes:
+    """What ``one`` says of each shard behind ``after``, one after the other, until all are done or it is interrupted.
+
+    Raises what it raises for the only one that was named.
+    """
     done = Outcomes(alone=len(shards) == 1)
     with progress(what, None, unit=unit) as steps:
-        for shard in await machine.chosen(shards):
-            with done.of(shard):
-                done.rows.append(await one(shard, steps))
+        walk = Walk(await machine.chosen(shards), lambda shard: one(shard, steps), after=after, at_once=1)
+        async with aclosing(walk.results()) as results:
+            async for shard, task in results:
+                with done.of(shard):
+                    done.rows.append(await task)
+    done.interrupted = walk.interrupted
     return done
 
 

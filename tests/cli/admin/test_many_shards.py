@@ -1,6 +1,7 @@
 """Very many shards: they are listed at once, and looked at side by side, with a way to go on where it was cut off."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -15,7 +16,11 @@ from persist.machine.local_shards import LocalShards
 from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.open import open_blob, open_consensus
+from persist_cli.admin import administration
 from persist_cli.admin.walk import AT_ONCE, Walk
+from persist_cli.admin.work import each
+from persist_cli.options import EXIT_INTERRUPTED, LocationTarget
+from persist_cli.outcomes import Row
 
 MANY = 20_000
 CPU_SECONDS = 4.0
@@ -92,6 +97,35 @@ def test_work_on_all_shards_goes_on_behind_one(persist, place, command):
         assert rest.json["shards"] == whole.json["shards"][30:]
     else:
         assert (whole.json["shards"], rest.json["shards"]) == (40, 10)
+
+
+@pytest.mark.parametrize("command", ["gc", "compact", "sweep"])
+def test_mending_all_shards_goes_on_behind_one(persist, place, command):
+    asyncio.run(make(place, 6))
+    whole, rest = (
+        persist("admin", command, "--all", *options(place), "--json", *more) for more in ((), ("--after", shard(3)))
+    )
+    assert [row["shard"] for row in whole.json["shards"]] == [shard(number) for number in range(6)]
+    assert rest.json["shards"] == whole.json["shards"][4:]
+
+
+def test_mending_that_is_cut_off_says_where_to_go_on(place, capsys):
+    asyncio.run(make(place, 4))
+
+    async def one(which: ShardId, steps: Callable[[int], None]) -> Row:
+        if which == shard(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        return {"shard": which}
+
+    target = LocationTarget(endpoint=None, location=None, blob=place[0], consensus=place[1])
+    code = administration.run(
+        target, Settings(), lambda m: each(m, [], one, commit=True, json=True, what="mending", unit="shards")
+    )
+    said = capsys.readouterr()
+    assert code == EXIT_INTERRUPTED
+    assert [row["shard"] for row in json.loads(said.out)["shards"]] == [shard(0), shard(1)]
+    assert f"--after {shard(1)}" in said.err
 
 
 async def test_shards_are_looked_at_side_by_side_and_told_in_order():
