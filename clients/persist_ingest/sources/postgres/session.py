@@ -63,6 +63,8 @@ _AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57014", "55006", "40001", 
 _ENDED: Final = frozenset({"25P03", "25P04", "57P05"})
 """A session that was ended for what it waited for, or for how long."""
 _LOCKED: Final = "55P03"
+_GONE: Final = frozenset({"42P01", "42703"})
+"""A table or column is not there. Names are those that catalogs had a moment ago, so it was altered since."""
 _DENIED: Final = "42501"
 
 
@@ -295,6 +297,9 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
     if sqlstate == _LOCKED:
         hint = "it is tried again until its holder releases the lock: see pg_locks"
         return HeldUp("another session has locked what is to be looked at", hint=hint, sqlstate=sqlstate, detail=detail)
+    if sqlstate in _GONE:
+        hint = "it is looked at again"
+        return HeldUp("a table was altered while it was looked at", hint=hint, sqlstate=sqlstate, detail=detail)
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 

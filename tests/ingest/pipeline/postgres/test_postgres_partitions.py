@@ -8,7 +8,8 @@ from ingest.pipeline.conftest import contents
 
 from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapshot, status
 from persist_ingest.pipeline import pipeline as ingesting
-from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.port import HeldUp, SourceFailure
+from persist_ingest.sources.postgres import catalog
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0, commit_steps_late=0)
 EXPORT = "public.sales"
@@ -126,6 +127,32 @@ def test_what_sends_no_rows_stops_the_table_and_one_call_mends_it(here: Location
         pipeline.step()
         pipeline.step()
         assert status(here, "shop").exports[EXPORT].state == "running"
+        assert follows(here, shop)
+
+
+@pytest.mark.parametrize("next", ["ALTER TABLE sales DROP COLUMN more", "DROP TABLE sales_1"])
+def test_what_goes_while_it_is_looked_at_is_looked_at_again(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch, next: str
+) -> None:
+    with begun(here, shop) as pipeline:
+        shop.run("ALTER TABLE sales ADD COLUMN more int", "VACUUM FULL sales_1", "INSERT INTO other VALUES (1)")
+        todo, forms = [next], catalog.forms
+
+        def then(*given: Any) -> Any:
+            found = forms(*given)
+            shop.run(*([todo.pop()] if todo else []))
+            return found
+
+        monkeypatch.setattr(catalog, "forms", then)
+        with pytest.raises(HeldUp, match="looked at"):
+            pipeline.step()
+        assert not todo
+        pipeline.step()
+        assert contents(here, "shop", "public.other") == Counter([(1,)])
+        told = status(here, "shop").exports[EXPORT]
+        if told.state == "stalled":
+            resnapshot(here, "shop", EXPORT)
+            pipeline.step()
         assert follows(here, shop)
 
 
