@@ -22,6 +22,7 @@ from persist.wire.rpc_minter import (
     times_in,
 )
 from persist.wire.rpc_reads import frontier_message
+from persist.wire.shard.batch import required_antichain
 from persist_host import Telemetry
 from persist_host.calls import Context, Waiters, seconds_left
 
@@ -104,7 +105,8 @@ class MinterServicer(TimestampMinterServicer):
     async def CompactBindings(self, request: pb.CompactBindingsRequest, context: Context) -> pb.CompactBindingsResponse:
         """Forget bindings that are not needed any more."""
         source = RemapSource(**source_in(request))
-        since = await self._minter.compact(source, exports_in(request), timeout=seconds_left(context))
+        hold = required_antichain(request, "hold") if request.HasField("hold") else None
+        since = await self._minter.compact(source, exports_in(request), hold=hold, timeout=seconds_left(context))
         return pb.CompactBindingsResponse(since=frontier_message(since))
 
     def _bounded(self, response: R) -> R:

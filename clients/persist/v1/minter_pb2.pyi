@@ -800,6 +800,7 @@ class CompactBindingsRequest(_message.Message):
     SHARD_ID_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     EXPORTS_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id is the remap shard."""
     @_builtins.property
@@ -810,16 +811,21 @@ class CompactBindingsRequest(_message.Message):
     def exports(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """exports are the ids of all data shards of the source, by name: at most 1000."""
 
+    @_builtins.property
+    def hold(self) -> _types_pb2.Antichain:
+        """hold, if set: since does not go beyond it."""
+
     def __init__(
         self,
         *,
         shard_id: _builtins.str = ...,
         source: Global___RemapSource | None = ...,
         exports: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        hold: _types_pb2.Antichain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exports", b"exports", "shard_id", b"shard_id", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exports", b"exports", "hold", b"hold", "shard_id", b"shard_id", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,7 @@ from persist import (
     LeaseExpired,
     LocationError,
     NotReadable,
+    Overloaded,
     PersistError,
     ShardClosed,
     ShardId,
@@ -51,11 +52,12 @@ from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
-from persist_ingest.pipeline.troubles import held, running, stall
+from persist_ingest.pipeline.troubles import are_bindings_kept, held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
     HeldUp,
+    ReadsApart,
     ReadTask,
     Revised,
     SchemaGrew,
@@ -117,6 +119,8 @@ class Pipeline:
         self._type = pulled_type(self.source.type, name)
         self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
         self._hold: SourceFrontier | None = None
+        self._is_withheld = False
+        self._keeps_bindings = False
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
@@ -290,7 +294,12 @@ class Pipeline:
         self.figures.known = str(wanted)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
-        self._minter.mint(remap, wanted if is_news else None, high=wanted)
+        try:
+            self._minter.mint(remap, wanted if is_news else None, high=wanted)
+        except Overloaded:
+            # As many as there may be: some may be forgotten by now, and then it is tried again.
+            self._let_go(reader, before)
+            raise
         after: RemapTrace = self._minter.bindings(remap)
         return after
 
@@ -465,24 +474,26 @@ class Pipeline:
             return
         exports = [ExportUpper(name, upper) for name, upper in self._uppers.items()]
         durable = offset_resumption(trace, exports)
+        # SUBTLE: as it is before the look: what is bound for exports that this pipeline does not know lies behind it.
+        least = self._least(trace)
         if is_apart(self._type, self.source.definition) and not self._may_let_go():
             return
-        if durable is not None and (not self._late or durable != self._late[-1]):
+        if not self._is_withheld and durable is not None and (not self._late or durable != self._late[-1]):
             self._late.append(durable)
-        while len(self._late) > self.options.commit_steps_late:
+        while not self._is_withheld and len(self._late) > self.options.commit_steps_late:
             frontier = self._late.popleft()
             if self._hold is not None and not frontier.less_equal(self._hold):
                 frontier = self._hold
             reader.commit(frontier)
             self.figures.committed = str(frontier)
 
-        def least() -> Antichain:
-            # Whatever is read anew is bound to a time that is later than now.
-            if self._hold is None:
-                self._minter.compact(self.source.remap_source, self._shards)
-            return self._least(trace)
+        def forgotten() -> Antichain:
+            if not self._keeps_bindings:
+                hold = None if least.time is None else Antichain.of(max(least.time - 1, 0))
+                self._minter.compact(self.source.remap_source, self._shards, hold=hold)
+            return least
 
-        self._forget(least)
+        self._forget(forgotten)
 
     def _set_aside(self, error: PersistError) -> bool:
         """Go on without the export that this is about, or with what others know of it; False: there is no such way."""
@@ -522,12 +533,16 @@ class Pipeline:
             return False
         self.figures.source = found
         self.watch.look(found)
-        is_same, hold = self._knows(found), held(found, self._runtime.now_ms() - SILENT_MS)
+        silent_ms = self._runtime.now_ms() - SILENT_MS
+        is_same, hold = self._knows(found), held(found, silent_ms)
         if not is_same:
             self._take_over(found)
         kind = self.source.remap_source.kind
         self._hold = None if hold is None else SourceFrontier.at(kind, {kind.least: hold})
-        return is_same and hold != 0
+        self._is_withheld = hold == 0
+        has_snapshots = isinstance(self._type, ReadsApart)
+        self._keeps_bindings = are_bindings_kept(found, silent_ms, has_snapshots=has_snapshots)
+        return is_same
 
     def _knows(self, found: Source) -> bool:
         """Which exports run, and under what definition, is what this pipeline goes by."""

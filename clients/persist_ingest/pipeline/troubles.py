@@ -76,6 +76,22 @@ def held(source: Source, silent_ms: int) -> int | None:
     return min(found, default=None)
 
 
+def are_bindings_kept(source: Source, silent_ms: int, *, has_snapshots: bool) -> bool:
+    """An export is about to have all of its times, or has, without being one that runs: it needs their bindings.
+
+    A snapshot is bound once it is complete, to a time that is later than all that was durable before. Without
+    snapshots it is bound while an attempt is at work on it, since ``silent_ms``.
+    """
+
+    def is_near(each: Trouble) -> bool:
+        if each.progress is None:
+            return not has_snapshots and bool(each.attempt) and each.beat_ms >= silent_ms
+        places = (each.progress["reached"], each.progress["announced"])
+        return any(place is not None and place["complete"] for place in places)
+
+    return any(map(is_near, snapshotted(source).values()))
+
+
 def stall(records: Records, source: Source, export: str, error: PersistError, kind: object) -> Source:
     """Have an export stand aside; the source as it is recorded then, by this process or another.
 

@@ -137,12 +137,18 @@ class LocalMinter(Closes):
         )
 
     async def compact(
-        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+        self,
+        source: RemapSource,
+        exports: Mapping[str, ShardId],
+        *,
+        hold: Antichain | None = None,
+        timeout: float | None = None,
     ) -> Antichain:
         """See Minter.compact. As ``resumption``, and one command."""
         deadline = self._deadline(timeout)
         trace, states = await self._states(source, exports, deadline)
-        return await (await self._shard(source, deadline)).compact(remap_since(trace, states), deadline)
+        since = remap_since(trace, states, [] if hold is None else [hold])
+        return await (await self._shard(source, deadline)).compact(since, deadline)
 
     async def close(self) -> None:
         """Release the readers' leases. The client stays open."""

@@ -124,11 +124,17 @@ class Minter(Protocol):
         ...
 
     async def compact(
-        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+        self,
+        source: RemapSource,
+        exports: Mapping[str, ShardId],
+        *,
+        hold: Antichain | None = None,
+        timeout: float | None = None,
     ) -> Antichain:
         """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back.
 
-        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
+        ``hold``: since does not go beyond it, however far the exports are by now; a minter of an earlier release does
+        not know of it. Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
         ...
 

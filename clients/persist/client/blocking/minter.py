@@ -81,13 +81,19 @@ class Minter(Held):
         return self._run(self._inner.resumption(source, exports, timeout=timeout))
 
     def compact(
-        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+        self,
+        source: RemapSource,
+        exports: Mapping[str, ShardId],
+        *,
+        hold: Antichain | None = None,
+        timeout: float | None = None,
     ) -> Antichain:
         """Let the remap shard forget what lies before resumption - 1; its since afterwards. Never goes back.
 
-        Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
+        ``hold``: since does not go beyond it, however far the exports are by now; a minter of an earlier release does
+        not know of it. Raises ShardNotFound, UpstreamReplaced, CorruptData, LocationError.
         """
-        return self._run(self._inner.compact(source, exports, timeout=timeout))
+        return self._run(self._inner.compact(source, exports, hold=hold, timeout=timeout))
 
     def close(self) -> None:
         """Release what it holds: leases run out by themselves where that fails. Raises LocationError."""

@@ -41,7 +41,7 @@ from persist.wire.rpc_minter import (
     standing_of,
     time_message,
 )
-from persist.wire.shard.batch import required_antichain
+from persist.wire.shard.batch import antichain_to_proto, required_antichain
 
 ENVELOPE_BYTES: Final = 1 << 10
 WATCH_SECONDS: Final = 600.0
@@ -163,11 +163,18 @@ class RemoteMinter(Closes):
             )
 
     async def compact(
-        self, source: RemapSource, exports: Mapping[str, ShardId], *, timeout: float | None = None
+        self,
+        source: RemapSource,
+        exports: Mapping[str, ShardId],
+        *,
+        hold: Antichain | None = None,
+        timeout: float | None = None,
     ) -> Antichain:
         """See Minter.compact. One unary call, for at most 1,000 exports."""
         with requests():
             request = pb.CompactBindingsRequest(shard_id=source.remap, source=_source(source), exports=exports)
+            if hold is not None:
+                request.hold.CopyFrom(antichain_to_proto(hold))
         response = await self._ask("CompactBindings", request, source, timeout)
         with answers():
             return required_antichain(response, "since")

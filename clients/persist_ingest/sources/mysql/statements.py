@@ -41,6 +41,8 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _UNESCAPED: Final = re.compile(_TOKEN.pattern.replace(r"'\\]|\\.|", "']|").replace(r'"\\]|\\.|', '"]|'), _TOKEN.flags)
+_STRAY: Final = "\0"
+"""A quote that is not closed."""
 _ENDS: Final = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE"})
 _HARMLESS: Final = frozenset(
     {"GRANT", "REVOKE", "FLUSH", "ANALYZE", "OPTIMIZE", "CHECK", "USE", "INSTALL", "UNINSTALL", "XA"}
@@ -52,13 +54,17 @@ _OTHERS: Final = frozenset(
     }
 )  # fmt: skip
 """What CREATE, DROP and ALTER are of beside tables and databases."""
-_CLAUSES: Final = frozenset(
+_SETTINGS: Final = frozenset(
     {
-        "ENGINE", "FORCE", "COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "ALGORITHM", "LOCK", "KEY_BLOCK_SIZE",
-        "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES", "NOWAIT",
+        "ENGINE", "COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "ALGORITHM", "LOCK", "KEY_BLOCK_SIZE",
+        "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES",
     }
 )  # fmt: skip
-"""Clauses of ALTER TABLE that change neither rows nor columns."""
+"""What ALTER TABLE sets, each to one value, that changes neither rows nor columns."""
+_OF_INDEXES: Final = frozenset({"BTREE", "HASH", "RTREE", "USING", "IGNORED", "NOT", "COMMENT", "KEY_BLOCK_SIZE"})
+"""What may follow the columns of an index."""
+_DEFINING: Final = frozenset({"RENAME", "TRUNCATE", "REPAIR"})
+"""Statements beside CREATE, DROP and ALTER that change no table but those that they name."""
 _INDEXES: Final = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL"})
 _TYPES: Final = frozenset(
     {
@@ -79,8 +85,12 @@ def effects(statement: bytes, database: str, tables: Collection[Name]) -> dict[N
     known = {(table[0].lower(), table[1].lower()): table for table in tables}
     found: dict[Name, Effect] = {}
     # SUBTLE: whether a backslash escapes is up to the session's sql_mode: what either reading says counts.
-    for form in (_TOKEN, _UNESCAPED) if "\\" in text else (_TOKEN,):
-        tokens = list(_tokens(text, form))
+    readings = [list(_tokens(text, form)) for form in ((_TOKEN, _UNESCAPED) if "\\" in text else (_TOKEN,))]
+    # The server understood it, so a reading in which a quote is never closed is not its own.
+    possible = [tokens for tokens in readings if all(token.plain != _STRAY for token in tokens)]
+    if not possible:
+        return dict.fromkeys(tables, Effect.ALTERED)
+    for tokens in possible:
         if tokens:
             for name, effect in _effects(tokens, database.lower(), known).items():
                 found[name] = effect if found.get(name, effect) is effect else Effect.ALTERED
@@ -103,6 +113,8 @@ def _tokens(text: str, form: re.Pattern[str] = _TOKEN) -> Iterator[_Token]:
         elif kind in ("single", "double"):
             # With ANSI_QUOTES a name may be in such quotes.
             yield _Token(value.replace('""', '"'), '"' if kind == "double" else "'")
+        elif value in ("'", '"', "`"):
+            yield _Token(value, _STRAY)
         else:
             yield _Token(value, value.upper())
 
@@ -111,8 +123,13 @@ def _effects(tokens: Sequence[_Token], database: str, known: Mapping[Name, Name]
     plain = [token.plain for token in tokens]
     first = plain[0]
     rest = plain[1:]
-    if first in _HARMLESS or (first in _ENDS and "TO" not in rest) or (first == "SET" and rest[:1] != ["STATEMENT"]):
+    if first in _HARMLESS or (first in _ENDS and "TO" not in rest and "NOT" not in rest):
         return {}
+    if first == "SET":
+        if rest[:1] != ["STATEMENT"]:
+            return {}
+        begin = plain.index("FOR") + 1 if "FOR" in plain else len(plain)
+        return _effects(tokens[begin:], database, known) if begin < len(plain) else dict.fromkeys(known, Effect.ALTERED)
     if first == "TRUNCATE":
         at = 2 if rest[:1] == ["TABLE"] else 1
         target, after = _name(tokens, at, database)
@@ -122,7 +139,10 @@ def _effects(tokens: Sequence[_Token], database: str, known: Mapping[Name, Name]
         return {}
     if first in ("CREATE", "DROP", "ALTER"):
         return _of_definition(tokens, plain, database, known)
-    return _all_named(tokens, database, known)
+    if first in _DEFINING:
+        return _all_named(tokens, database, known)
+    # Rows were changed that are not in the log: of what it names, and by triggers, views and functions of anything.
+    return dict.fromkeys(known, Effect.ALTERED)
 
 
 def _of_definition(
@@ -192,7 +212,9 @@ def _is_name(token: _Token) -> bool:
 
 def _is_harmless(tokens: Sequence[_Token]) -> bool:
     """Clauses of ALTER TABLE after which each row is what it was, and each column; or there are more that are null."""
-    return all(_is_harmless_clause(clause) for clause in _clauses(tokens))
+    plain = [token.plain for token in tokens[:1]]
+    begin = {"NOWAIT": 1, "WAIT": 2}.get(plain[0], 0) if plain else 0
+    return all(_is_harmless_clause(clause) for clause in _clauses(tokens[begin:]))
 
 
 def _clauses(tokens: Sequence[_Token]) -> Iterator[list[_Token]]:
@@ -210,20 +232,56 @@ def _clauses(tokens: Sequence[_Token]) -> Iterator[list[_Token]]:
 
 
 def _is_harmless_clause(clause: Sequence[_Token]) -> bool:
+    """Each clause is known to its end: what stands behind what is known may be anything."""
     plain = [token.plain for token in clause]
-    if not plain or plain[0] in _CLAUSES or (plain[0] == "WAIT" and len(plain) == 2):
-        # Another engine is none that is read.
-        return "ENGINE" not in plain[:1] or plain[-1] == "INNODB"
+    if not plain or plain[0] == "FORCE" or plain[0] in _SETTINGS:
+        return _are_settings(plain)
     if plain[0] in ("ADD", "DROP") and len(plain) > 1 and plain[1] in _INDEXES:
-        return "PRIMARY" not in plain
+        return _is_index(clause) if plain[0] == "ADD" else _is_index_gone(clause)
     if plain[:2] == ["ALTER", "INDEX"] or plain[:2] == ["ALTER", "KEY"]:
-        return True
+        return plain[-1] == "IGNORED" and len(plain) <= 5
     if plain[0] != "ADD":
         return False
     inside = 2 if plain[1:2] == ["COLUMN"] else 1
     if plain[inside : inside + 1] == ["("] and plain[-1] == ")":
         return all(_is_null_column(each) for each in _clauses(clause[inside + 1 : -1]))
     return _is_null_column(clause[1:])
+
+
+def _are_settings(plain: Sequence[str]) -> bool:
+    """Settings that follow one another, as they may without commas."""
+    at = 0
+    while at < len(plain):
+        if plain[at] == "FORCE":
+            at += 1
+            continue
+        value = at + 2 if plain[at + 1 : at + 2] == ["="] else at + 1
+        # Another engine is none that is read.
+        if plain[at] not in _SETTINGS or value >= len(plain) or (plain[at] == "ENGINE" and plain[value] != "INNODB"):
+            return False
+        at = value + 1
+    return True
+
+
+def _is_index(clause: Sequence[_Token]) -> bool:
+    """An index, which is no primary key: its columns in parentheses, and what it is like."""
+    plain = [token.plain for token in clause]
+    if "PRIMARY" in plain or "(" not in plain:
+        return False
+    depth, at = 0, plain.index("(")
+    while at < len(plain):
+        depth += {"(": 1, ")": -1}.get(plain[at], 0)
+        at += 1
+        if not depth:
+            break
+    rest = plain[at:]
+    return all(word in _OF_INDEXES or word in ("=", "'", '"') or word.isdigit() for word in rest)
+
+
+def _is_index_gone(clause: Sequence[_Token]) -> bool:
+    plain = [token.plain for token in clause]
+    at = 4 if plain[2:4] == ["IF", "EXISTS"] else 2
+    return len(clause) == at + 1 and clause[at].text.upper() != "PRIMARY"
 
 
 def _is_null_column(clause: Sequence[_Token]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from persist_ingest.sources.postgres.column_types import ColumnType, column_type
+from persist_ingest.sources.postgres.column_types import NAMING, ColumnType, column_type
 from persist_ingest.sources.postgres.definition import Column, PostgresDefinition
 from persist_ingest.sources.postgres.form import Part, TableForm
 from persist_ingest.sources.postgres.session import UpstreamConnection, patiently
@@ -196,6 +196,22 @@ FROM pg_attribute a WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND
 
 _TYPE: Final = _BASE.format(oid="%(oid)s::int8::oid", mod="%(mod)s::int4")
 
+_NAMING_COLUMNS: Final = """
+SELECT a.attname FROM pg_attribute a
+WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped AND EXISTS (
+    WITH RECURSIVE part(oid) AS (
+        SELECT a.atttypid
+      UNION
+        SELECT d.oid FROM part p JOIN pg_type y ON y.oid = p.oid
+        CROSS JOIN LATERAL (
+            SELECT y.typelem AS oid UNION ALL SELECT y.typbasetype
+            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
+            UNION ALL SELECT f.atttypid FROM pg_attribute f
+                WHERE f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) d
+        WHERE d.oid <> 0)
+    SELECT FROM part WHERE oid = ANY (%(naming)s::int8[]::oid[])) ORDER BY a.attnum
+"""
+
 _PRIMARY_KEY: Final = """
 SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k(attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -361,6 +377,12 @@ def columns_of(session: UpstreamConnection, listed: Listed) -> tuple[Column, ...
         for name, oid, mod, base, shown, generated in session.rows(_COLUMNS, {"table": listed.oid})
         if not generated and (listed.attributes is None or name in listed.attributes)
     )
+
+
+def naming_columns(session: UpstreamConnection, table: int) -> tuple[str, ...]:
+    """The columns of a table whose text says what objects of the database are called, in themselves or within."""
+    params = {"table": table, "naming": sorted(NAMING)}
+    return tuple(name for (name,) in session.rows(_NAMING_COLUMNS, params))
 
 
 def forms(session: UpstreamConnection, publication: str, tables: Sequence[int]) -> dict[int, TableForm]:

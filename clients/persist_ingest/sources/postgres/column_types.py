@@ -6,6 +6,7 @@ numeric(p, s) with 0 <= s <= p <= 38: decimal128. Any other numeric: the text Po
 (ISO 8601): text. Arrays of int2/4/8 and float4/8 with one dimension: lists. Domains: as what they are based on. Every
 other type: the text PostgreSQL prints.
 Infinite dates and times, years outside 1 to 9999, NaN in a decimal and 24:00 are bad rows.
+What names objects of the database (regclass and its like) is refused: its text changes when one is renamed.
 Source: sources.md sections 1 and 2.
 """
 
@@ -30,17 +31,19 @@ class TextForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column becomes. ``native``: read as it is in a snapshot, not as text."""
+    """What a column becomes. ``native``: read as it is in a snapshot, not as text; ``naming``: see ``NAMING``."""
 
     form: TextForm
     arrow: pa.DataType
     native: bool = True
+    naming: bool = False
 
 
 ENUM: Final = "e"
 _NUMERIC: Final = 1700
 _VARYING: Final = frozenset({25, 1043})
 _TEXT: Final = ColumnType(TextForm.TEXT, pa.string(), native=False)
+_NAME: Final = ColumnType(TextForm.TEXT, pa.string(), native=False, naming=True)
 
 
 def _list_of(item: pa.DataType) -> ColumnType:
@@ -75,10 +78,20 @@ _BY_OID: Final = {
 }
 
 
+NAMING: Final = frozenset(
+    {24, 1033, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191}
+    | {1008, 1034, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192}
+)
+"""regproc, aclitem, regprocedure, regoper, regoperator, regclass, regtype, regconfig, regdictionary, regnamespace,
+regrole, regcollation, and arrays of them: their text is what an object is called when it is printed."""
+
+
 def column_type(oid: int, mod: int, kind: str = "b") -> ColumnType:
     """What a type becomes, domains resolved; ``kind``: pg_type.typtype."""
     if kind == ENUM:
         return _TEXT
+    if oid in NAMING:
+        return _NAME
     return _numeric(mod) if oid == _NUMERIC else _BY_OID.get(oid, _TEXT)
 
 

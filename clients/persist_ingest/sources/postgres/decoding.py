@@ -27,7 +27,7 @@ from persist_ingest.sources.port import (
 from persist_ingest.sources.postgres import values
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
 from persist_ingest.sources.postgres.definition import PublishedTable
-from persist_ingest.sources.postgres.form import TableForm
+from persist_ingest.sources.postgres.form import LEFT_OUT, TableForm
 from persist_ingest.sources.postgres.framing import Framed
 from persist_ingest.sources.postgres.pgoutput import (
     DELETE,
@@ -323,6 +323,7 @@ def _bind(export: TableExport, relation: RelationMessage | None, catalog: Upstre
         same = is_same((column.oid, column.mod), now) if column else True
         if kind is None or kind.arrow != field.type or not same:
             raise _altered("a column was altered", table, field.name)
+        _check_text(kind, table, field.name)
         plan.append((at, kind))
     known = set(fields.names)
     added = [relation.attributes[at] for name, at in places.items() if name not in known]
@@ -349,6 +350,16 @@ def _check_order(table: PublishedTable, relation: RelationMessage) -> None:
         raise _altered("a column was dropped or renamed", table, min(missing))
 
 
+def _check_text(kind: ColumnType, table: PublishedTable, column: str) -> None:
+    if kind.naming:
+        raise TableAltered(
+            "a column names objects of the database, which reads otherwise when one is renamed",
+            hint=LEFT_OUT,
+            export=table.export,
+            column=column,
+        )
+
+
 def _altered(message: str, table: PublishedTable, column: str) -> TableAltered:
     return TableAltered(message, hint=_NEW_SOURCE, export=table.export, column=column)
 
@@ -360,6 +371,7 @@ def _grown(export: TableExport, added: Sequence[RelationColumn], catalog: Upstre
         kind = catalog.column_type(attribute.oid, attribute.mod)
         if kind is None:
             raise _altered("a column was added whose type is gone again", table, attribute.name)
+        _check_text(kind, table, attribute.name)
         fields.append(pa.field(free_name(attribute.name), kind.arrow))
     try:
         return Schema(export.schema.key, pa.schema(fields))

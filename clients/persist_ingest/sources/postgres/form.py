@@ -13,11 +13,12 @@ from typing import Final
 
 from persist.typed import Fields, Json
 from persist_ingest.sources.port import TableAltered
-from persist_ingest.sources.postgres.column_types import is_same
+from persist_ingest.sources.postgres.column_types import NAMING, is_same
 
 _AGAIN: Final = "snapshot this table again (persist source resnapshot)"
 HORIZON_AGE: Final = 1 << 24
 """Transactions after which another look at the same form is worth keeping: their numbers come round again."""
+LEFT_OUT: Final = "drop the column, or make a new source that leaves it out (excludeColumns)"
 _NULL_FIRST: Final = f"{_AGAIN}; next time add the column without a default, and set that afterwards"
 _ONE_BY_ONE: Final = (
     f"{_AGAIN}; next time add the column without a default, and truncate or rewrite the table only once a step of the "
@@ -190,6 +191,11 @@ def check_form(
         each for each in now.attributes if each.number > before.numbers and each.sent and each.name not in excluded
     ]
     for attribute in added:
+        if attribute.oid in NAMING:
+            raise _altered(
+                "a column was added that names objects of the database, which reads otherwise when one is renamed",
+                export, attribute, hint=LEFT_OUT,
+            )  # fmt: skip
         if attribute.within:
             raise _altered(
                 "a column was added of a type that is made of others, which may have been altered since",

@@ -96,6 +96,14 @@ def _table(
             hint="correct options includeColumns and excludeColumns",
             table=listed.export,
         )
+    for name in catalog.naming_columns(holder, listed.oid):
+        if name in {column.name for column in columns}:
+            raise SourceFailure(
+                "a column names objects of the database, which reads otherwise when one is renamed",
+                hint="leave it out: option excludeColumns, or cast it upstream into a column of another type",
+                table=listed.export,
+                column=name,
+            )
     return PublishedTable(
         export=listed.export,
         schema=listed.schema,
