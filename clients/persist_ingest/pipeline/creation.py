@@ -163,16 +163,15 @@ def _dropped(
     force: bool = False,
     left: Callable[[PersistError], None] = lambda error: None,
 ) -> Source:
-    the_client, name = client(location.resolved()), source.name
+    the_client = client(location.resolved())
     _finalize(the_client, source, environment=environment, dry_run=True)
     with _forced(force, left):
         _drop_upstream(the_client, source)
     _finalize(the_client, source, environment=environment)
     for shard in source.exports.values():
         forget(contents_of(location.resolved(), source, shard))
+    records.forget_status(source)
     records.remove(source, system().now_ms())
-    for ingester in records.status(name):
-        records.tell(name, ingester, None)
     return source
 
 

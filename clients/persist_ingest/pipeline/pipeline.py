@@ -230,7 +230,7 @@ class Pipeline:
         """Release the upstream and the bindings. What was appended stays, and so does the word of a failure."""
         if not self._has_failed:
             try:
-                self._records.tell(self.source.name, self._ingester, None)
+                self._records.tell(self.source, self._ingester, None)
             except Exception as untold:
                 _log.warning("source %s keeps the status of an ingester that ended: %s", self.source.name, untold)
         self.watch.close()
@@ -584,11 +584,11 @@ class Pipeline:
         is_first, self._told_at = step is not None and self._told_at == float("-inf"), now
         try:
             if is_first:
-                self._records.forget_silent(self.source.name, self._ingester)
+                self._records.forget_silent(self.source, self._ingester)
             if step is not None and self._reader is not None:
                 self.figures.upstream = self._reader.status()
             told = self.figures.told(state, step, error)
-            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(told))
+            self._records.tell(self.source, self._ingester, dataclasses.asdict(told))
         except Exception as untold:
             # What only reports how ingestion fares never ends it; what ends it is found by reading and writing.
             self.figures.untold += 1

@@ -1,12 +1,14 @@
-"""What is known of sources at a location: one small shard of JSON records, changed by compare_and_append.
+"""What is known of sources at a location: small shards of JSON records, changed by compare_and_append.
 
-Key: ``kind`` (``source`` or ``status``) and ``name``; val: ``record``, a JSON object with a ``version``.
+Key: ``kind`` (``source`` or ``status``) and ``name``; val: ``record``, a JSON object with a ``version``. Sources are in
+one shard, which changes seldom; what their ingesters say all the time is in one for each source.
 Source: sources.md section 1 (store the identity of the upstream in the source's definition).
 """
 
 import contextlib
 import difflib
 import json
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,6 +18,7 @@ import pyarrow as pa
 
 import persist
 from persist import (
+    Determinate,
     Indeterminate,
     InvalidArgument,
     OutcomeForgotten,
@@ -50,9 +53,12 @@ _SCHEMA: Final = persist.Schema(
     val={"record": pa.field("record", pa.string(), nullable=False)},
 )
 _SINCE: Final = "sources"
+_STATUS: Final = "status"
 _TIMED_FIELDS: Final = ("timeline", "claims_epoch", "brings_times")
 _APART_FIELDS: Final = ("troubles", "turn")
-_ATTEMPTS: Final = 64
+_CONTENDED_SECONDS: Final = 30.0
+"""For how long a change is tried while others come first."""
+_PAUSE_SECONDS: Final = 0.25
 _SHOWN: Final = 20
 Place: TypeAlias = Callable[[Mapping[str, Any] | None], dict[str, Any] | None]
 """What a record becomes, from what it is; None: there is none."""
@@ -156,8 +162,9 @@ class _Recorded:
         return _Recorded(self.place, self.upper + 1, texts if text is None else {**texts, (kind, name): text})
 
 
-_seen: "weakref.WeakKeyDictionary[persist.Client, _Recorded]" = weakref.WeakKeyDictionary()
-"""What each client saw last: most looks are at what did not change, and reading it takes two commands to the shard."""
+_seen: "weakref.WeakKeyDictionary[persist.Client, dict[ShardId, _Recorded]]" = weakref.WeakKeyDictionary()
+"""What each client saw last of each shard: most looks are at what did not change, and reading takes two commands to
+the shard."""
 
 
 class Records:
@@ -165,6 +172,7 @@ class Records:
 
     def __init__(self, client: "persist.Client") -> None:
         self._client = client
+        self._shard = _RecordShard(client, RECORDS)
 
     def sources(self) -> dict[str, Source]:
         """Every source that exists, by name. Raises LocationError, VersionMismatch."""
@@ -237,25 +245,60 @@ class Records:
         record = {"generation": generation, "digest": digest, "version": VERSION}
         self.change("asked", name, lambda _: dict(record))
 
-    def status(self, name: str) -> dict[str, Fields]:
+    def status(self, source: Source) -> dict[str, Fields]:
         """What each ingester of a source said last, by its id."""
-        prefix = f"{name}/"
-        return {key[len(prefix) :]: record for key, record in self._read("status").items() if key.startswith(prefix)}
+        prefix = f"{source.name}/"
+        # As earlier releases have it.
+        before = {key[len(prefix) :]: each for key, each in self._read(_STATUS).items() if key.startswith(prefix)}
+        return {**before, **self._said(source).read(_STATUS)}
 
-    def tell(self, name: str, ingester: str, record: Fields | None) -> None:
+    def tell(self, source: Source, ingester: str, record: Fields | None) -> None:
         """Say how an ingester of a source fares; None: forget it."""
-        self.change("status", f"{name}/{ingester}", lambda _: None if record is None else dict(record))
+        self._said(source).change(_STATUS, ingester, lambda _: None if record is None else dict(record))
 
-    def forget_silent(self, name: str, ingester: str) -> None:
+    def forget_silent(self, source: Source, ingester: str) -> None:
         """Others that failed or fell silent are history once this one gets on."""
         oldest = system().now_ms() - SILENT_MS
-        for other, told in self.status(name).items():
+        for other, told in self.status(source).items():
             if other != ingester and (told["state"] == "failed" or int(told["at_ms"]) < oldest):
-                self.tell(name, other, None)
+                self.tell(source, other, None)
+                self.change(_STATUS, f"{source.name}/{other}", lambda _: None)
+
+    def forget_status(self, source: Source) -> None:
+        """This life of a source is over, and so is what is said of it. Raises LocationError."""
+        self._said(source).finalize()
+        for key in self._read(_STATUS):
+            if key.startswith(f"{source.name}/"):
+                self.change(_STATUS, key, lambda _: None)
+
+    def change(self, kind: str, name: str, place: Place) -> Fields | None:
+        """See _RecordShard.change, of the records that all sources share."""
+        return self._shard.change(kind, name, place)
 
     def _read(self, kind: str) -> dict[str, Record]:
+        return self._shard.read(kind)
+
+    def _said(self, source: Source) -> "_RecordShard":
+        id = ShardId.named("persist", f"status of source {source.name}, life {source.generation}")
+        return _RecordShard(self._client, id)
+
+
+class _RecordShard:
+    """JSON records in a shard, which is made by the first change."""
+
+    def __init__(self, client: "persist.Client", id: ShardId) -> None:
+        self._client = client
+        self._id = id
+
+    def read(self, kind: str) -> dict[str, Record]:
+        """The records of a kind, by name. Raises LocationError."""
         found = self._now()
         return {} if found is None else {name: json.loads(text) for name, text in found.of(kind).items()}
+
+    def finalize(self) -> None:
+        """There will be none any more. Raises LocationError."""
+        with contextlib.suppress(ShardNotFound):
+            self._client.finalize(self._id, force=True)
 
     def _now(self) -> _Recorded | None:
         """What is recorded now; None: nothing was yet."""
@@ -266,11 +309,15 @@ class Records:
 
     def _seen(self) -> _Recorded | None:
         """What this client saw last, if nothing has changed since. Raises ShardNotFound."""
-        seen = _seen.get(self._client)
-        if seen is None or self._client.place(RECORDS) != seen.place or self._upper() != seen.upper:
+        seen = self._known.get(self._id)
+        if seen is None or self._client.place(self._id) != seen.place or self._upper() != seen.upper:
             return None
         # SUBTLE: the upper is that of this place only if it is the place before and after.
-        return seen if self._client.place(RECORDS) == seen.place else None
+        return seen if self._client.place(self._id) == seen.place else None
+
+    @property
+    def _known(self) -> dict[ShardId, _Recorded]:
+        return _seen.setdefault(self._client, {})
 
     def _looked(self) -> _Recorded:
         """What the shard holds. Raises ShardNotFound.
@@ -278,19 +325,19 @@ class Records:
         SUBTLE: the reader comes first. It holds the since where that is, at the last change or before, so however far
         others move upper and since meanwhile, what is just before an upper asked for later is readable.
         """
-        place = self._client.place(RECORDS)
-        with self._client.open_reader(RECORDS, purpose="records of sources") as reader:
+        place = self._client.place(self._id)
+        with self._client.open_reader(self._id, purpose="records of sources") as reader:
             upper = self._upper()
             rows = reader.snapshot(upper - 1).to_pylist() if upper else []
         found = _Recorded(place, upper, {(row["kind"], row["name"]): row["record"] for row in rows})
-        if self._client.place(RECORDS) == place:
-            _seen[self._client] = found
+        if self._client.place(self._id) == place:
+            self._known[self._id] = found
         return found
 
     def _upper(self) -> int:
-        upper = self._client.recent_upper(RECORDS).time
+        upper = self._client.recent_upper(self._id).time
         if upper is None:
-            raise InvalidArgument("the records of sources are closed", hint="their shard was finalized", shard=RECORDS)
+            raise InvalidArgument("the records of sources are closed", hint="their shard was finalized", shard=self._id)
         return int(upper)
 
     def change(self, kind: str, name: str, place: Place) -> Fields | None:
@@ -298,9 +345,10 @@ class Records:
 
         Errors of ``place``, UsageError and Determinate: nothing changed. Indeterminate: not known for now.
         """
-        writer = self._client.open_writer(RECORDS, schema=_SCHEMA)
-        since = self._client.open_since(_SINCE, RECORDS, purpose="records of sources")
-        for _ in range(_ATTEMPTS):
+        writer = self._client.open_writer(self._id, schema=_SCHEMA)
+        since = self._client.open_since(_SINCE, self._id, purpose="records of sources")
+        give_up = system().monotonic() + _CONTENDED_SECONDS
+        while True:
             now = self._now()
             at = 0 if now is None else now.upper
             old = None if now is None else now.texts.get((kind, name))
@@ -311,13 +359,16 @@ class Records:
             new = None if after is None else json.dumps(after, sort_keys=True)
             updates = [_update(kind, name, text, at, diff) for text, diff in ((old, -1), (new, 1)) if text is not None]
             if _appended(writer, updates, at):
-                if now is not None and _seen.get(self._client) is now:
-                    _seen[self._client] = now.after(kind, name, new)
+                if now is not None and self._known.get(self._id) is now:
+                    self._known[self._id] = now.after(kind, name, new)
                 # It happened: what only releases history must not make it look as if it had not.
                 with contextlib.suppress(PersistError):
                     since.compare_and_downgrade(since.opaque, [at])
                 return after
-        raise InvalidArgument("the records of sources change all the time", hint="fewer ingesters", source=name)
+            if system().monotonic() > give_up:
+                raise Determinate("the records of sources change all the time", hint="again later", source=name)
+            # Of many that were late at once, few are again.
+            threading.Event().wait(_PAUSE_SECONDS * system().random_bytes(1)[0] / 255)
 
 
 def _appended(writer: "persist.WriteHandle", updates: list[Any], at: int) -> bool:

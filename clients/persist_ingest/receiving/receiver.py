@@ -178,7 +178,7 @@ class Receiver:
                 thread.join()
         self._table.close()
         with contextlib.suppress(PersistError):
-            self._records.tell(self.source.name, self._ingester, None)
+            self._records.tell(self.source, self._ingester, None)
         self._minter.close()
 
     def figures(self) -> Iterator[Figure]:
@@ -351,8 +351,8 @@ class Receiver:
         is_first, self._told_at = self._told_at == float("-inf"), now
         try:
             if is_first:
-                self._records.forget_silent(self.source.name, self._ingester)
-            self._records.tell(self.source.name, self._ingester, dataclasses.asdict(self._told()))
+                self._records.forget_silent(self.source, self._ingester)
+            self._records.tell(self.source, self._ingester, dataclasses.asdict(self._told()))
         except Exception as untold:
             _log.warning("status of webhook %s not reported: %s", self.source.name, untold)
 

@@ -3,13 +3,14 @@
 import dataclasses
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 from client.shard.test_restored import Address
 
-from persist import Client, UpperMismatch, aio
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, status
+from persist import Client, ShardId, UpperMismatch, aio
+from persist_ingest import Location, Pipeline, PipelineOptions, Records, Source, create, drop, status
 from persist_ingest.location import client
 from persist_ingest.pipeline.records import RECORDS
 
@@ -36,20 +37,66 @@ class Interleaved:
         return getattr(self._client, name)
 
 
+def named(name: str, generation: int = 1) -> Source:
+    """A source of which only the name matters."""
+    unknown = {"type": "", "kind": "lsn", "incarnation": "", "remap": "", "exports": {}, "definition": {}}
+    return Source(name=name, generation=generation, **cast(Any, unknown))
+
+
 def test_records_are_read_while_others_move_their_since(here: Location) -> None:
     create(here, "count", "loadgen", LOAD)
-    others = Records(client(here))
+    others, other = Records(client(here)), named("other")
 
     def move() -> None:
         for number in range(3):
-            others.tell("other", "ingester", {"state": "running", "at_ms": number})
+            others.tell(other, "ingester", {"state": "running", "at_ms": number})
+            others.ask("other", 1, str(number))
 
     assert Records(cast(Any, Interleaved(client(here), move))).source("count").name == "count"
-    assert Records(cast(Any, Interleaved(client(here), move, times=3))).status("other")["ingester"]["at_ms"] == 2
+    assert Records(cast(Any, Interleaved(client(here), move, times=3))).status(other)["ingester"]["at_ms"] == 2
     mine = Records(cast(Any, Interleaved(client(here), move, times=3)))
-    mine.tell("mine", "ingester", {"state": "running", "at_ms": 7})
-    assert others.status("mine")["ingester"]["at_ms"] == 7
-    assert others.status("other")["ingester"]["at_ms"] == 2
+    mine.tell(other, "mine", {"state": "running", "at_ms": 7})
+    mine.ask("mine", 1, "7")
+    assert others.status(other)["mine"]["at_ms"] == 7
+    assert others.status(other)["ingester"]["at_ms"] == 2
+    assert [others.asked(named(name)) for name in ("mine", "other")] == ["7", "2"]
+
+
+def test_what_is_said_of_a_source_moves_nothing_of_others(here: Location) -> None:
+    """Looks at sources are at what did not change, however many ingesters say how they fare."""
+    create(here, "count", "loadgen", LOAD)
+    records, the_client = Records(client(here)), client(here)
+    before = the_client.recent_upper(RECORDS)
+    for number in range(5):
+        records.tell(named("count"), "a", {"at_ms": number})
+        records.tell(named("other"), "a", {"at_ms": number})
+    assert the_client.recent_upper(RECORDS) == before
+    assert records.status(named("count")) == {"a": {"at_ms": 4}}
+    assert records.status(named("count", 2)) == {}
+
+
+def test_status_of_an_earlier_release_is_read_and_goes(here: Location) -> None:
+    create(here, "count", "loadgen", LOAD)
+    records, source = Records(client(here)), Records(client(here)).source("count")
+    records.change("status", "count/old", lambda _: {"at_ms": 0, "state": "failed"})
+    records.tell(source, "new", {"at_ms": 1, "state": "running"})
+    assert records.status(source).keys() == {"old", "new"}
+    records.forget_silent(source, "new")
+    assert records.status(source).keys() == {"new"}
+    records.change("status", "count/old", lambda _: {"at_ms": 0, "state": "failed"})
+    drop(here, "count")
+    assert not records._read("status")
+    create(here, "count", "loadgen", LOAD)
+    assert status(here, "count").ingesters == {}
+
+
+def test_many_at_once_change_records_in_time(here: Location) -> None:
+    create(here, "count", "loadgen", LOAD)
+    with ThreadPoolExecutor(12) as threads:
+        for _ in range(3):
+            done = [threads.submit(Records(client(here)).ask, f"s{number}", 1, "x") for number in range(12)]
+            assert [each.result() for each in done] == [None] * 12
+    assert all(Records(client(here)).asked(named(f"s{number}")) for number in range(12))
 
 
 def test_what_was_seen_before_a_restore_is_not_taken_for_what_is_there() -> None:
@@ -64,20 +111,21 @@ def test_what_was_seen_before_a_restore_is_not_taken_for_what_is_there() -> None
             pass
 
     with Client(opened) as one, Client(opened) as another:
-        mine, others = Records(one), Records(another)
-        mine.tell("count", "a", {"at_ms": 0})
+        mine, others, count = Records(one), Records(another), named("count")
+        mine.tell(count, "a", {"at_ms": 0})
         states = one._run(address.backup())
-        mine.tell("count", "a", {"at_ms": 1})
-        seen = one.recent_upper(RECORDS)
-        assert mine.status("count") == {"a": {"at_ms": 1}}
+        mine.tell(count, "a", {"at_ms": 1})
+        said = ShardId.named("persist", "status of source count, life 1")
+        seen = one.recent_upper(said)
+        assert mine.status(count) == {"a": {"at_ms": 1}}
         one._run(address.restore(states))
-        others.tell("count", "a", {"at_ms": 2})
-        assert one.recent_upper(RECORDS) == seen
-        assert mine.status("count") == {"a": {"at_ms": 2}}
-        others.tell("count", "a", {"at_ms": 3})
-        assert mine.status("count") == {"a": {"at_ms": 3}}
-        mine.tell("count", "a", None)
-        assert mine.status("count") == others.status("count") == {}
+        others.tell(count, "a", {"at_ms": 2})
+        assert one.recent_upper(said) == seen
+        assert mine.status(count) == {"a": {"at_ms": 2}}
+        others.tell(count, "a", {"at_ms": 3})
+        assert mine.status(count) == {"a": {"at_ms": 3}}
+        mine.tell(count, "a", None)
+        assert mine.status(count) == others.status(count) == {}
         one._run(closed())
 
 
@@ -87,8 +135,9 @@ def test_a_pipeline_goes_on_when_it_cannot_say_how_it_fares(here: Location, capl
         pipeline.step()
         # A writer goes beyond what a line of status may be: no change of a record succeeds any more.
         the_client = client(here)
-        writer = the_client.open_writer(RECORDS)
-        upper = the_client.recent_upper(RECORDS)
+        said = ShardId.named("persist", "status of source count, life 1")
+        writer = the_client.open_writer(said)
+        upper = the_client.recent_upper(said)
         assert not isinstance(writer.compare_and_append([], upper, []), UpperMismatch)
         with caplog.at_level(logging.WARNING):
             step = pipeline.run(steps=2)
