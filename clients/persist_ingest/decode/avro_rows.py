@@ -42,6 +42,14 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
 _HEADER_BYTES: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A type that a schema names. ``takes_bytes``: each value does."""
+
+    type: pa.DataType
+    takes_bytes: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroDecoder:
     """``schema``: JSON text of a record. ``header``: payloads begin with a zero byte and four of a schema's number.
@@ -104,7 +112,7 @@ def avro_fields(schema: str) -> pa.Schema:
         raise InvalidArgument("this is no Avro schema", hint="give its JSON text", cause=cause) from cause
     if not isinstance(declared, dict) or declared.get("type") != "record" or not declared.get("fields"):
         raise InvalidArgument("the Avro schema must be of a record with fields", got=schema[:80])
-    named: dict[str, pa.DataType] = {}
+    named: dict[str, _Named] = {}
     return pa.schema([_field(each["name"], each["type"], named) for each in declared["fields"]])
 
 
@@ -113,7 +121,7 @@ def _parsed(schema: str) -> Json:
     return fastavro.parse_schema(json.loads(schema))
 
 
-def _field(name: str, declared: Json, named: dict[str, pa.DataType]) -> ArrowField:
+def _field(name: str, declared: Json, named: dict[str, _Named]) -> ArrowField:
     if not isinstance(declared, list):
         return pa.field(name, _type(declared, named), nullable=False)
     kinds = [each for each in declared if each != "null"]
@@ -122,7 +130,22 @@ def _field(name: str, declared: Json, named: dict[str, pa.DataType]) -> ArrowFie
     return pa.field(name, _type(kinds[0], named), nullable="null" in declared)
 
 
-def _type(declared: Json, named: dict[str, pa.DataType]) -> pa.DataType:
+def _takes_bytes(declared: Json, named: Mapping[str, _Named]) -> bool:
+    """Whether each value of this type takes at least one byte: all do but nulls and what is made of nothing."""
+    if isinstance(declared, list):
+        return True
+    spec = declared if isinstance(declared, dict) else {"type": declared}
+    kind = spec["type"]
+    if isinstance(kind, dict | list):
+        return _takes_bytes(kind, named)
+    if kind == "fixed":
+        return spec["size"] > 0
+    if kind == "record":
+        return any(_takes_bytes(each["type"], named) for each in spec["fields"])
+    return kind != "null" and (kind not in named or named[kind].takes_bytes)
+
+
+def _type(declared: Json, named: dict[str, _Named]) -> pa.DataType:
     spec = declared if isinstance(declared, dict) else {"type": declared}
     kind = spec["type"]
     if isinstance(kind, dict):
@@ -133,14 +156,17 @@ def _type(declared: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     if isinstance(logical, str) and logical in _LOGICAL:
         return _LOGICAL[logical]
     if kind == "array":
+        if not _takes_bytes(spec["items"], named):
+            # A message of a few bytes could have as many of them as it says.
+            raise InvalidArgument("items of an Avro array must take bytes", hint="read it as bytes", got=str(spec)[:80])
         return pa.list_(_field("element", spec["items"], named).with_nullable(True))
     if kind == "map":
         return pa.map_(pa.string(), _field("value", spec["values"], named).type)
-    found = named.get(kind) or _PLAIN.get(kind) if logical is None else None
+    found = (named[kind].type if kind in named else _PLAIN.get(kind)) if logical is None else None
     if kind == "record":
         found = pa.struct([_field(each["name"], each["type"], named) for each in spec["fields"]])
     if found is None:
         raise InvalidArgument("an Avro type has no column type", hint="read it as bytes", got=json.dumps(declared)[:80])
     if "name" in spec:
-        named[spec["name"]] = found
+        named[spec["name"]] = _Named(found, _takes_bytes(spec, named))
     return found

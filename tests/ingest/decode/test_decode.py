@@ -1,6 +1,7 @@
 """Decoding many payloads at once is decoding each alone, also when some are bad or hostile."""
 
 import datetime
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from persist import InvalidArgument
+from persist_ingest.decode.avro_rows import AvroDecoder, avro_fields
 from persist_ingest.decode.exact import FEW, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.divert import DIVERT, FAIL, PAYLOAD_BYTES_MAX, BadRow, diverted
@@ -204,3 +207,33 @@ def test_behind_the_first_bad_payload_of_an_owner_nothing_is_parsed():
     assert decoded.good.tolist() == [0, 1, 2, 3, 4, *range(10_005, 10_010)]
     assert decoded.rows.column("id").to_pylist() == [1] * 5 + [2] * 5
     assert len(parses) < 60
+
+
+NOTHING: dict[str, Any] = {
+    "fixed": {"type": "fixed", "name": "z", "size": 0},
+    "record": {"type": "record", "name": "z", "fields": []},
+    "records": {"type": "record", "name": "z", "fields": [{"name": "y", "type": "null"}]},
+    "null": "null",
+}
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("kind", NOTHING)
+def test_items_that_take_no_bytes_are_refused(kind: str, *, is_named: bool) -> None:
+    """Otherwise a message of seven bytes has as many as it says: 2^40."""
+    before = [{"name": "before", "type": NOTHING[kind]}] if is_named and kind != "null" else []
+    items = "z" if before else NOTHING[kind]
+    fields = [*before, {"name": "x", "type": {"type": "array", "items": items}}]
+    with pytest.raises(InvalidArgument):
+        avro_fields(json.dumps({"type": "record", "name": "r", "fields": fields}))
+
+
+def test_items_that_take_bytes_are_read() -> None:
+    pair = {"type": "record", "name": "p", "fields": [{"name": "a", "type": "long"}]}
+    fields = [
+        {"name": "x", "type": {"type": "array", "items": pair}},
+        {"name": "y", "type": {"type": "array", "items": "p"}},
+    ]
+    decoder = AvroDecoder(schema=json.dumps({"type": "record", "name": "r", "fields": fields}))
+    decoded = decoder.decode([b"\4\2\4\0\0", b"\2\2\0\2\6\0"])
+    assert decoded.rows.to_pylist() == [{"x": [{"a": 1}, {"a": 2}], "y": []}, {"x": [{"a": 1}], "y": [{"a": 3}]}]
