@@ -53,8 +53,8 @@ class WebhookServer:
     def __init__(
         self, receivers: Mapping[str, Receiver], limits: Limits | None = None, certificates: Certificates | None = None
     ) -> None:
-        """``certificates``: TLS is spoken by them; None: none is spoken."""
-        self._receivers = dict(receivers)
+        """``receivers``: looked up for each request. ``certificates``: TLS is spoken by them; None: none is spoken."""
+        self._receivers = receivers
         self._limits = limits or Limits()
         self._times = BodyTimes(self._limits.body, self._limits.stalled)
         self._certificates = certificates

@@ -134,6 +134,11 @@ class Receiver:
         # Beside it: what only keeps things in order keeps no sender waiting.
         self._keeping = threading.Thread(target=self._keep, name=f"upkeep of webhook {name}", daemon=True)
 
+    @property
+    def is_dropped(self) -> bool:
+        """Its source was dropped while it was served; another one may have the name by now."""
+        return self._dropped
+
     def begin(self) -> None:
         """Look at the table, which is complete up to now from here on. Raises LocationError, ShardClosed."""
         self._table.beat(self._runtime.now_ms(), BEGIN_SECONDS)

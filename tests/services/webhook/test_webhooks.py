@@ -24,6 +24,7 @@ from persist_cli.app import run
 from persist_ingest import Location, Pipeline, Records, create, drop, status
 from persist_ingest.location import client, release
 from persist_ingest.receiving.receiver import ReceiverOptions
+from persist_webhook import serving
 from persist_webhook.server import Limits
 
 ONCE = {"check": "none", "schema": "id bigint not null, name string", "idempotencyHeader": "Idempotency-Key"}
@@ -220,12 +221,19 @@ async def test_a_location_that_is_away_is_answered_for_now_and_a_repetition_is_t
     await shards.kill()
 
 
-def test_a_source_that_was_dropped_is_gone_and_its_server_says_so(once: Location):
+def test_a_source_that_was_dropped_is_gone_until_it_is_made_again(once: Location, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0.05)
     with served(once) as port:
         assert post(port, b'{"id": 1}', Idempotency_Key="a").status == 200
         drop(once, "hook")
         gone = post(port, b'{"id": 2}', Idempotency_Key="b")
         assert (gone.status, gone.reason) == (410, "SOURCE_DROPPED")
+        create(once, "hook", "webhook", {**ONCE, "schema": "id bigint not null, other string"})
+        while (again := post(port, b'{"id": 3, "other": "x"}', Idempotency_Key="b")).status == 410:
+            pass
+        assert (again.status, again.json["repeated"]) == (200, False)
+        assert post(port, b'{"id": 3, "other": "x"}', Idempotency_Key="b").json["repeated"] is True
+        assert rows(once, "id", "other") == {(3, "x"): 1}
 
 
 def test_one_is_made_by_sql_served_by_a_command_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -308,5 +308,9 @@ def test_a_late_undo_or_drop_leaves_the_slot_of_another_alone(upstream: Any, mon
         with pytest.raises(UpstreamNotOurs):
             POSTGRES.drop_within(first.definition, bound)
     assert upstream.select(LEFT) == [(1, 1)]
+    # A copy of the location, whose slot is another one by now: what the original reads by stays.
+    with pytest.raises(UpstreamNotOurs):
+        POSTGRES.drop_within({**second.definition, "slot_point": int(second.definition["slot_point"]) + 1}, None)
+    assert upstream.select(LEFT) == [(1, 1)]
     POSTGRES.drop_within(second.definition, None)
     assert upstream.select(LEFT) == [(0, 0)]

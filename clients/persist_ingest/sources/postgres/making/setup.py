@@ -153,8 +153,6 @@ class PostgresSource:
             if (server, database) != (given.system, given.database):
                 return
             slots.drop(session, given.slot, given.slot_point, most)
-            if given.mark:
-                publications.leave(session, given.publication, given.mark)
             found = catalog.slot(session, given.slot)
             if found is not None:
                 raise UpstreamNotOurs(
@@ -165,7 +163,10 @@ class PostgresSource:
                     began=Lsn(given.slot_point),
                     confirmed=Lsn(found.confirmed),
                 )
-            if given.made_publication and not given.mark:
+            # Only now: while the slot stays, whose it is may read by the publication.
+            if given.mark:
+                publications.leave(session, given.publication, given.mark)
+            elif given.made_publication:
                 _drop_publication(session, given.publication, given.publication_oid)
 
 
