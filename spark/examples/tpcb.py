@@ -151,7 +151,7 @@ def _catch_up(bank: Bank, the_client: "persist.Client", source: Any, ingester: I
     finally:
         minter.close()
     outcome.caught_up_seconds = system().monotonic() - begun
-    status_of = ingest.Records(the_client).status(SOURCE)
+    status_of = ingest.Records(the_client).status(source)
     outcome.reread = sum(int(each.get("reread", 0)) for each in status_of.values())
 
 

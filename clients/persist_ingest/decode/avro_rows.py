@@ -139,7 +139,7 @@ def _takes_bytes(declared: Json, named: Mapping[str, _Named]) -> bool:
     if isinstance(kind, dict | list):
         return _takes_bytes(kind, named)
     if kind == "fixed":
-        return spec["size"] > 0
+        return bool(spec["size"] > 0)
     if kind == "record":
         return any(_takes_bytes(each["type"], named) for each in spec["fields"])
     return kind != "null" and (kind not in named or named[kind].takes_bytes)

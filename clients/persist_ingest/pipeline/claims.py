@@ -16,7 +16,7 @@ from typing import Final
 from persist import PersistError, UsageError
 from persist.runtime import system
 from persist.typed import Fields, Record
-from persist_ingest.pipeline.records import SILENT_MS, VERSION, Records, Source, SourceExists, SourceNotFound
+from persist_ingest.pipeline.records import SILENT_MS, VERSION, Records, Source, SourceExists, SourceNotFound, is_silent
 
 BEAT_SECONDS: Final = SILENT_MS / 1000 / 3
 """How often an attempt says that it is there: several times until it is taken for gone."""
@@ -62,7 +62,7 @@ class Claim:
     @property
     def is_alive(self) -> bool:
         """It said so lately."""
-        return system().now_ms() - self.told_ms <= SILENT_MS
+        return not is_silent(self.told_ms, system().now_ms(), SILENT_MS)
 
     def to_record(self) -> dict[str, object]:
         """As it is recorded. To a release without claims the name is free, and the generation spent."""

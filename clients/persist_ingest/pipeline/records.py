@@ -64,6 +64,11 @@ Place: TypeAlias = Callable[[Mapping[str, Any] | None], dict[str, Any] | None]
 """What a record becomes, from what it is; None: there is none."""
 
 
+def is_silent(said_ms: int, now_ms: int, silent_ms: int) -> bool:
+    """Nothing was said for so long; nor is a word from later than now one, which a clock that is ahead has left."""
+    return not now_ms - silent_ms <= said_ms <= now_ms + SILENT_MS
+
+
 class SourceExists(UsageError):
     """A source of this name exists. Choose another name, or drop that one."""
 

@@ -5,7 +5,10 @@ restart comes to the same rows at the same times.
 Source: design 004, variants (External, Counter); the public description of CDCv2.
 """
 
-from collections.abc import Iterator
+import heapq
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -23,15 +26,17 @@ class Stash:
     upper: int | None
     count: int = 0
     _times: dict[int, dict[str, tuple[tuple[Record, int], ...]]] = field(default_factory=dict)
-    _progress: list[StatedProgress] = field(default_factory=list)
+    _progress: dict[tuple[int, int | None], list[StatedProgress]] = field(default_factory=dict)
 
     def put(self, event: Stated | StatedProgress) -> None:
         """Take what was said into account. Raises SourceFailure: it contradicts what was said before."""
         if self.upper is None:
             return
         if isinstance(event, StatedProgress):
-            if (event.upper is None or event.upper > self.upper) and event not in self._progress:
-                self._progress.append(event)
+            if event.upper is None or event.upper > self.upper:
+                same = self._progress.setdefault((event.lower, event.upper), [])
+                if event not in same:
+                    same.append(event)
             return
         if event.time < self.upper:
             return
@@ -52,14 +57,29 @@ class Stash:
 
     def complete(self) -> int | None:
         """The upper that could be reached now. Raises SourceFailure: more was said of a time than was announced."""
-        upper = self.upper
-        while upper is not None:
-            reached = [self._through(each, upper) for each in self._progress if each.lower <= upper]
-            further = None if None in reached else max([upper, *(at for at in reached if at is not None)])
-            if further == upper:
-                break
-            upper = further
-        return upper
+        if self.upper is None:
+            return None
+        upper, times = self.upper, sorted(self._times)
+        ahead = deque(sorted((each for same in self._progress.values() for each in same), key=lambda each: each.lower))
+        # Each is looked at when it is come to, and again only when others carried beyond the time that it lacks.
+        lacking: list[tuple[int, int, StatedProgress]] = []
+        while True:
+            due = []
+            while ahead and ahead[0].lower <= upper:
+                due.append(ahead.popleft())
+            while lacking and lacking[0][0] < upper:
+                due.append(heapq.heappop(lacking)[2])
+            reached: int | None = upper
+            for each in due:
+                at = self._lacks(each, upper, times)
+                if at is not None:
+                    heapq.heappush(lacking, (at, id(each), each))
+                else:
+                    at = each.upper
+                reached = None if at is None or reached is None else max(reached, at)
+            if reached is None or reached == upper:
+                return reached
+            upper = reached
 
     def rows(self, upper: int | None) -> Iterator[TimedRow]:
         """What becomes durable with this upper, in order of times."""
@@ -76,14 +96,14 @@ class Stash:
             self._progress.clear()
         else:
             self._times = {time: said for time, said in self._times.items() if time >= upper}
-            self._progress = [each for each in self._progress if each.upper is None or each.upper > upper]
+            self._progress = {key: same for key, same in self._progress.items() if key[1] is None or key[1] > upper}
         self.count = sum(map(len, self._times.values()))
 
-    def _through(self, progress: StatedProgress, upper: int) -> int | None:
-        """How far a statement that covers ``upper`` carries: to its end, or to its first time that lacks something."""
-        times = {time for time in progress.counts if time >= upper}
-        times |= {time for time in self._times if time >= upper and (progress.upper is None or time < progress.upper)}
-        for time in sorted(times):
+    def _lacks(self, progress: StatedProgress, upper: int, times: Sequence[int]) -> int | None:
+        """The first time from ``upper`` on of which less came than this statement says; None: it carries to its end."""
+        end = len(times) if progress.upper is None else bisect_left(times, progress.upper)
+        came = times[bisect_left(times, upper) : end]
+        for time in sorted({*came, *(each for each in progress.counts if each >= upper)}):
             there, announced = len(self._times.get(time, ())), progress.counts.get(time, 0)
             if there > announced:
                 raise SourceFailure(
@@ -95,4 +115,4 @@ class Stash:
                 )
             if there < announced:
                 return time
-        return progress.upper if progress.upper is None else max(upper, progress.upper)
+        return None

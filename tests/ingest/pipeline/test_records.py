@@ -12,7 +12,7 @@ from client.shard.test_restored import Address
 from persist import Client, ShardId, UpperMismatch, aio
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, Source, create, drop, status
 from persist_ingest.location import client
-from persist_ingest.pipeline.records import RECORDS
+from persist_ingest.pipeline.records import RECORDS, is_silent
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0)
 LOAD = {"generator": "counter", "messages": "50"}
@@ -88,6 +88,13 @@ def test_status_of_an_earlier_release_is_read_and_goes(here: Location) -> None:
     assert not records._read("status")
     create(here, "count", "loadgen", LOAD)
     assert status(here, "count").ingesters == {}
+
+
+def test_a_word_of_a_clock_that_is_ahead_is_no_sign_of_life() -> None:
+    """An attempt of a machine an hour ahead that ended is taken over, not left alone for an hour."""
+    now = 10**12
+    said = {now - 30_001: True, now - 30_000: False, now: False, now + 30_000: False, now + 3_600_000: True}
+    assert {at: is_silent(at, now, 30_000) for at in said} == said
 
 
 def test_many_at_once_change_records_in_time(here: Location) -> None:

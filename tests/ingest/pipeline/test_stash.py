@@ -90,3 +90,69 @@ def test_the_same_update_with_another_diff_is_refused() -> None:
     stash.put(stated(3, "a"))
     with pytest.raises(SourceFailure, match="twice"):
         stash.put(stated(3, "a", 2))
+
+
+LAST = 30
+
+
+def naively(upper: int, updates: list[Stated], told: list[StatedProgress]) -> int | None:
+    """How far statements carry, each looked at again and again."""
+    came = {time: sum(each.time == time for each in updates) for time in range(LAST)}
+
+    def carried(each: StatedProgress, since: int) -> int | None:
+        for time in range(since, LAST if each.upper is None else each.upper):
+            if came.get(time, 0) > each.counts.get(time, 0):
+                raise SourceFailure("more", hint="")
+            if came.get(time, 0) < each.counts.get(time, 0):
+                return time
+        return None if each.upper is None else max(since, each.upper)
+
+    while True:
+        found = [carried(each, upper) for each in told if each.lower <= upper]
+        if None in found:
+            return None
+        if (further := max([upper, *(at for at in found if at is not None)])) == upper:
+            return upper
+        upper = further
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_statements_that_overlap_and_contradict_carry_as_far_as_one_by_one(*, ends: bool) -> None:
+    failed = ended = 0
+    for seed in range(2_000):
+        rng = random.Random(seed)
+        updates = [stated(rng.randrange(20), f"row{number}") for number in range(rng.randrange(12))]
+        came = {time: sum(each.time == time for each in updates) for time in range(LAST)}
+        told, stash = list[StatedProgress](), Stash(0)
+        for _ in range(rng.randrange(1, 7)):
+            low = rng.randrange(20)
+            high = None if ends and rng.random() < 0.3 else low + rng.randrange(1, 9)
+            counts = {time: came[time] for time in range(low, LAST if high is None else high) if came[time]}
+            if rng.random() < 0.4:
+                counts[rng.randrange(low, LAST if high is None else high)] = rng.randrange(3)
+            told.append(StatedProgress(low, high, {time: count for time, count in counts.items() if count}))
+        for event in rng.sample([*updates, *told], k=len(updates) + len(told)):
+            stash.put(event)
+        try:
+            expected = naively(0, updates, told)
+        except SourceFailure:
+            failed += 1
+            with pytest.raises(SourceFailure):
+                stash.complete()
+            continue
+        assert stash.complete() == expected, f"seed {seed}"
+        ended += expected is None
+    assert failed
+    assert bool(ended) == ends
+
+
+def test_a_day_of_statements_that_wait_is_looked_through_once() -> None:
+    """With a look at all of them for each it would take weeks."""
+    stash, count = Stash(0), 86_400
+    for time in range(count):
+        stash.put(stated(time, "row"))
+        stash.put(StatedProgress(time, time + 1, {time: 1}))
+    assert stash.complete() == count
+    assert sum(1 for _ in stash.rows(count)) == count
+    stash.taken(count)
+    assert stash.count == 0

@@ -18,7 +18,7 @@ from persist.runtime import system
 from persist.sources import RemapTrace
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.records import SILENT_MS, Records, Source, is_silent
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopped, troubles, with_trouble
 from persist_ingest.sources.port import ReadsApart, is_apart
 from persist_ingest.sources.registry import source_type
@@ -170,7 +170,7 @@ def _claimed(records: Records, source: Source, export: str, goes_on: bool, attem
     def place(found: Source) -> Source:
         known = troubles(found).get(export)
         is_mine = known is not None and known.attempt == attempt
-        is_beating = known is not None and known.attempt and known.beat_ms >= now - SILENT_MS
+        is_beating = known is not None and known.attempt and not is_silent(known.beat_ms, now, SILENT_MS)
         if known is not None and known.state == SNAPSHOTTING and is_beating and not is_mine:
             raise InvalidArgument(
                 "this export is being snapshotted already", hint="wait for that", source=source.name, export=export

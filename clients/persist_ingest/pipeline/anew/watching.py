@@ -18,7 +18,7 @@ from persist_ingest.location import Location
 from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
-from persist_ingest.pipeline.records import SILENT_MS, Source
+from persist_ingest.pipeline.records import SILENT_MS, Source, is_silent
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
@@ -62,7 +62,9 @@ class Watch:
             return
         now_ms, now = system().now_ms(), system().monotonic()
         abandoned = [
-            export for export, each in snapshotted(source).items() if each.beat_ms < now_ms - self.silent_ms(export)
+            export
+            for export, each in snapshotted(source).items()
+            if is_silent(each.beat_ms, now_ms, self.silent_ms(export))
         ]
         if abandoned:
             export = min(abandoned, key=lambda each: self._tried.get(each, float("-inf")))
