@@ -38,16 +38,10 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
     "timestamp-micros": pa.timestamp("us", tz="UTC"),
     "local-timestamp-millis": pa.timestamp("ms"),
     "local-timestamp-micros": pa.timestamp("us"),
+    "time-millis": pa.time32("ms"),
+    "time-micros": pa.time64("us"),
 }
 _HEADER_BYTES: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A type that a schema names. ``takes_bytes``: each value does."""
-
-    type: pa.DataType
-    takes_bytes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +101,69 @@ def avro_fields(schema: str) -> pa.Schema:
     """The columns of a record's schema. Raises InvalidArgument for what is no record or has no columns."""
     try:
         declared = json.loads(schema)
-        _parsed(schema)
+        parsed = _parsed(schema)
     except Exception as cause:  # as above
         raise InvalidArgument("this is no Avro schema", hint="give its JSON text", cause=cause) from cause
     if not isinstance(declared, dict) or declared.get("type") != "record" or not declared.get("fields"):
         raise InvalidArgument("the Avro schema must be of a record with fields", got=schema[:80])
-    named: dict[str, _Named] = {}
+    check_bounded(parsed)
+    named: dict[str, pa.DataType] = {}
     return pa.schema([_field(each["name"], each["type"], named) for each in declared["fields"]])
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(schema: str) -> Json:
-    return fastavro.parse_schema(json.loads(schema))
+    return fastavro.parse_schema(_texts(json.loads(schema)))
 
 
-def _field(name: str, declared: Json, named: dict[str, _Named]) -> ArrowField:
+def _texts(declared: Json) -> Json:
+    """The same with uuids as the texts that they are written as."""
+    if isinstance(declared, list):
+        return [_texts(each) for each in declared]
+    if not isinstance(declared, dict):
+        return declared
+    is_text = declared.get("logicalType") == "uuid" and declared.get("type") == "string"
+    return {name: _texts(each) for name, each in declared.items() if not (is_text and name == "logicalType")}
+
+
+def check_bounded(schema: Json) -> None:
+    """Raise InvalidArgument unless what a message comes to is bounded by its bytes, and how deep it is by the schema.
+
+    So no type is inside itself, and items of arrays take bytes: otherwise a few bytes have as many as they say.
+    ``schema``: as fastavro has parsed it, so that names are whole.
+    """
+    _check(schema, (), {})
+
+
+def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> bool:
+    """As ``check_bounded``; whether each value takes bytes. ``named``: the same of types by their names."""
+    if isinstance(schema, list):
+        # Which of them it is takes one.
+        return bool([_check(each, within, named) for each in schema])
+    if isinstance(schema, str):
+        if schema in within:
+            raise InvalidArgument("an Avro type is inside itself", hint="such messages are not read", type=schema)
+        return named.get(schema, schema != "null")
+    kind, inside = schema["type"], (*within, schema["name"]) if "name" in schema else within
+    if kind == "array":
+        if not _check(schema["items"], inside, named):
+            raise InvalidArgument("items of an Avro array must take bytes", hint="such messages are not read")
+        return True
+    if kind == "map":
+        _check(schema["values"], inside, named)
+        return True
+    if kind in ("record", "error"):
+        takes = any([_check(each["type"], inside, named) for each in schema["fields"]])
+    elif kind == "fixed":
+        takes = schema["size"] > 0
+    else:
+        takes = _check(kind, inside, named)
+    if "name" in schema:
+        named[schema["name"]] = takes
+    return takes
+
+
+def _field(name: str, declared: Json, named: dict[str, pa.DataType]) -> ArrowField:
     if not isinstance(declared, list):
         return pa.field(name, _type(declared, named), nullable=False)
     kinds = [each for each in declared if each != "null"]
@@ -130,22 +172,7 @@ def _field(name: str, declared: Json, named: dict[str, _Named]) -> ArrowField:
     return pa.field(name, _type(kinds[0], named), nullable="null" in declared)
 
 
-def _takes_bytes(declared: Json, named: Mapping[str, _Named]) -> bool:
-    """Whether each value of this type takes at least one byte: all do but nulls and what is made of nothing."""
-    if isinstance(declared, list):
-        return True
-    spec = declared if isinstance(declared, dict) else {"type": declared}
-    kind = spec["type"]
-    if isinstance(kind, dict | list):
-        return _takes_bytes(kind, named)
-    if kind == "fixed":
-        return bool(spec["size"] > 0)
-    if kind == "record":
-        return any(_takes_bytes(each["type"], named) for each in spec["fields"])
-    return kind != "null" and (kind not in named or named[kind].takes_bytes)
-
-
-def _type(declared: Json, named: dict[str, _Named]) -> pa.DataType:
+def _type(declared: Json, named: dict[str, pa.DataType]) -> pa.DataType:
     spec = declared if isinstance(declared, dict) else {"type": declared}
     kind = spec["type"]
     if isinstance(kind, dict):
@@ -153,20 +180,19 @@ def _type(declared: Json, named: dict[str, _Named]) -> pa.DataType:
     logical = spec.get("logicalType")
     if logical == "decimal":
         return pa.decimal128(spec["precision"], spec.get("scale", 0))
+    if logical == "uuid" and kind == "string":
+        return pa.string()
     if isinstance(logical, str) and logical in _LOGICAL:
         return _LOGICAL[logical]
     if kind == "array":
-        if not _takes_bytes(spec["items"], named):
-            # A message of a few bytes could have as many of them as it says.
-            raise InvalidArgument("items of an Avro array must take bytes", hint="read it as bytes", got=str(spec)[:80])
         return pa.list_(_field("element", spec["items"], named).with_nullable(True))
     if kind == "map":
         return pa.map_(pa.string(), _field("value", spec["values"], named).type)
-    found = (named[kind].type if kind in named else _PLAIN.get(kind)) if logical is None else None
+    found = named.get(kind) or _PLAIN.get(kind) if logical is None else None
     if kind == "record":
         found = pa.struct([_field(each["name"], each["type"], named) for each in spec["fields"]])
     if found is None:
         raise InvalidArgument("an Avro type has no column type", hint="read it as bytes", got=json.dumps(declared)[:80])
     if "name" in spec:
-        named[spec["name"]] = _Named(found, _takes_bytes(spec, named))
+        named[spec["name"]] = found
     return found

@@ -228,6 +228,20 @@ def test_items_that_take_no_bytes_are_refused(kind: str, *, is_named: bool) -> N
         avro_fields(json.dumps({"type": "record", "name": "r", "fields": fields}))
 
 
+def test_times_and_uuids_are_read() -> None:
+    kinds = {"u": ("string", "uuid"), "m": ("int", "time-millis"), "n": ("long", "time-micros")}
+    fields = [{"name": name, "type": {"type": kind, "logicalType": of}} for name, (kind, of) in kinds.items()]
+    decoder = AvroDecoder(schema=json.dumps({"type": "record", "name": "r", "fields": fields}))
+    [row] = decoder.decode([b"\x06abc" + b"\xd0\x0f" + b"\x02"]).rows.to_pylist()
+    assert row == {"u": "abc", "m": datetime.time(0, 0, 1), "n": datetime.time(0, 0, 0, 1)}
+
+
+def test_types_inside_themselves_are_refused() -> None:
+    inner = {"type": "record", "name": "b", "fields": [{"name": "a", "type": {"type": "array", "items": "r"}}]}
+    with pytest.raises(InvalidArgument, match="inside itself"):
+        avro_fields(json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": inner}]}))
+
+
 def test_items_that_take_bytes_are_read() -> None:
     pair = {"type": "record", "name": "p", "fields": [{"name": "a", "type": "long"}]}
     fields = [

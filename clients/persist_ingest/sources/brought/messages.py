@@ -145,10 +145,15 @@ class FileMessages:
             return
         import fastavro
 
+        from persist_ingest.decode.avro_rows import check_bounded
+
         try:
-            for number, value in enumerate(fastavro.reader(content), 1):  # type: ignore[arg-type]  # it only reads
+            reader = fastavro.reader(content)  # type: ignore[arg-type]  # it only reads
+            # SUBTLE: the file says itself what is in it, and fastavro's own stack is as deep as that.
+            check_bounded(reader.writer_schema)
+            for number, value in enumerate(reader, 1):
                 yield Message(f"{path}:{number}", value)
-        except (ValueError, EOFError, KeyError, IndexError) as cause:
+        except (ValueError, EOFError, KeyError, IndexError, RecursionError, InvalidArgument) as cause:
             raise BadRows("this is no container file of Avro", hint="remove it", at=path, cause=cause) from cause
 
 
