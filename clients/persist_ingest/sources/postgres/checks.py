@@ -163,7 +163,7 @@ def _check_table(definition: PostgresDefinition, table: PublishedTable, now: Loo
         # SUBTLE: it still is the same table. But where two were exchanged by their names, the other one is meant.
         raise SourceFailure(
             "the table was renamed",
-            hint=f"rename it back, as {quoted(table.schema, table.name)}, and {_AGAIN}; or {_NEW_SOURCE} of it",
+            hint=f"{_AGAIN}, with what is called {quoted(table.schema, table.name)} now; or rename it back before",
             **details,
             now=quoted(now.schema, now.name),
         )

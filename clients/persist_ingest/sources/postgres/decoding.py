@@ -47,6 +47,7 @@ from persist_ingest.sources.postgres.pgoutput import (
     read_keyed,
     read_rows,
 )
+from persist_ingest.sources.tables.definition import ANOTHER_KEY
 from persist_ingest.sources.tables.gathering import Bools, Ints
 from persist_ingest.sources.tables.naming import free_name
 
@@ -290,7 +291,7 @@ def _array(
     except BadRows as error:
         raise BadRows(error.message, hint=error.hint, **span, **error.details) from None
     if array.null_count and not field.nullable:
-        raise SourceFailure("a key column is null", hint=_NEW_SOURCE, **span)
+        raise SourceFailure("a key column is null", hint=ANOTHER_KEY, **span)
     return array
 
 

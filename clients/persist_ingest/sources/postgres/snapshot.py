@@ -20,6 +20,7 @@ from persist_ingest.sources.postgres.decoding import plain
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.rows import Columns, Holder, has_adbc, held
 from persist_ingest.sources.postgres.session import UpstreamConnection
+from persist_ingest.sources.tables.definition import ANOTHER_KEY
 
 TASK_BYTES: Final = 16 << 20
 ROWS: Final = 65_536
@@ -156,7 +157,7 @@ def page_ranges(pages: int, page_bytes: int, tasks: int, task_bytes: int) -> lis
 def _check_keys(rows: pa.RecordBatch, export: str) -> None:
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if column.null_count and not field.nullable:
-            raise SourceFailure("a key column is null", hint="snapshot it again", export=export, column=field.name)
+            raise SourceFailure("a key column is null", hint=ANOTHER_KEY, export=export, column=field.name)
 
 
 def _stored(table: PublishedTable) -> list[PublishedTable]:

@@ -6,13 +6,18 @@ Source: design 003; sources.md section 1, semantics seen.
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import pyarrow as pa
 
 from persist import InvalidArgument, Schema, UsageError
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.tables.regrown import grown, recalled
+
+ANOTHER_KEY: Final = (
+    "the rows of an export are kept by the key that it began with: end it and take the table in anew "
+    "(persist source drop-table, then add-table)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,18 @@ class SourceTable(ABC, Generic[ColumnT_co]):
             for column, field in zip(self.columns, fields, strict=True)
         )
         return replace(self, columns=tuple(columns))
+
+    def check_key(self, schema: Schema) -> None:
+        """Raise SourceFailure where rows are said by another primary key than they are kept by."""
+        names = [column.called for column in self.columns if column.name in self.key]
+        if sorted(names) != sorted(schema.key.names):
+            raise SourceFailure(
+                "the primary key became another one than the rows are kept by",
+                hint=ANOTHER_KEY,
+                export=self.export,
+                was=",".join(schema.key.names),
+                now=",".join(names),
+            )
 
     def grown(self, schema: Schema) -> Schema:
         """The schema of the shard, with columns that the table got since. Raises SourceFailure: it has others."""

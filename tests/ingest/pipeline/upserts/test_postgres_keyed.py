@@ -204,6 +204,10 @@ def test_full_may_come_and_go_and_another_key_stops_it(here: Location, shop: Any
         assert told.state == "stalled"
         assert "primary key" in told.error
         assert follows(here, shop, GOOD)
+        # It said OK, and the next change stopped it again.
+        with pytest.raises(SourceFailure, match="primary key") as refused:
+            resnapshot(here, "shop", DOCS)
+        assert "drop-table" in refused.value.hint
         shop.run("ALTER TABLE docs DROP CONSTRAINT docs_pkey, ADD PRIMARY KEY (id, name)")
         resnapshot(here, "shop", DOCS)
         shop.run("DELETE FROM docs WHERE id = 11")

@@ -101,6 +101,8 @@ def begun_again(
             now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
             alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
             (table,) = (table.recalled(schema) for table in alone.tables)
+            if table.by_key:
+                table.check_key(schema)
             order = Order.of(holder, table)
         yield TableAnew(session, replace(alone, tables=(table,)), table.grown(schema), order)
 
