@@ -24,6 +24,11 @@ FEW: Final = 8
 """So many, of which one is bad, are decoded one by one: halving them takes as many calls, or more."""
 
 
+_FIRST: Final = -62_135_596_800
+_END: Final = 253_402_300_800
+"""Seconds from 1970 to the years 1 and 10000."""
+
+
 class Undecodable(ValueError):
     """A range of payloads holds one that cannot be decoded. The text of one that stands alone is the error's text."""
 
@@ -130,5 +135,19 @@ def _sound(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise Undecodable(f"column {field.name} must have a value")
+        _check_years(field.name, column)
     batch.validate(full=True)
     return batch
+
+
+def _check_years(name: str, column: ArrowArray) -> None:
+    """Raise Undecodable for a day that Python, Spark and SQL do not have, as databases' are bad rows, too."""
+    kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        seconds = pc.min_max(column.cast(pa.timestamp("s"), safe=False).cast(pa.int64()))
+        if seconds["min"].is_valid and not _FIRST <= seconds["min"].as_py() <= seconds["max"].as_py() < _END:
+            raise Undecodable(f"column {name} has a day outside the years 1 to 9999")
+    elif pa.types.is_nested(kind):
+        inside = column.flatten()  # type: ignore[attr-defined]  # its type says what it is
+        for each in inside if pa.types.is_struct(kind) else [inside]:
+            _check_years(name, each)

@@ -242,6 +242,17 @@ def test_types_inside_themselves_are_refused() -> None:
         avro_fields(json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": inner}]}))
 
 
+@pytest.mark.parametrize("day", ["0000-01-01", "0000-12-31T23:59:59"])
+def test_a_day_that_nothing_else_has_is_a_bad_row(day: str) -> None:
+    fields = columns("id bigint, at timestamp, day date")
+    name = "at" if "T" in day else "day"
+    payloads = [b'{"id":1,"at":"0001-01-01T00:00:00","day":"9999-12-31"}', json.dumps({"id": 2, name: day}).encode()]
+    decoded = JsonDecoder(fields).decode(payloads)
+    assert decoded.good.tolist() == [0]
+    assert "years" in decoded.bad[0].error
+    assert decoded.rows.to_pylist()[0]["day"] == datetime.date(9999, 12, 31)
+
+
 def test_items_that_take_bytes_are_read() -> None:
     pair = {"type": "record", "name": "p", "fields": [{"name": "a", "type": "long"}]}
     fields = [
