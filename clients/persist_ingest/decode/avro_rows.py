@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import fastavro
 import numpy as np
@@ -113,10 +113,10 @@ def avro_fields(schema: str) -> pa.Schema:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(schema: str) -> Json:
-    return fastavro.parse_schema(_texts(json.loads(schema)))
+    return fastavro.parse_schema(cast(Json, _texts(json.loads(schema))))
 
 
-def _texts(declared: Json) -> Json:
+def _texts(declared: object) -> object:
     """The same with uuids as the texts that they are written as."""
     if isinstance(declared, list):
         return [_texts(each) for each in declared]
@@ -126,7 +126,7 @@ def _texts(declared: Json) -> Json:
     return {name: _texts(each) for name, each in declared.items() if not (is_text and name == "logicalType")}
 
 
-def check_bounded(schema: Json) -> None:
+def check_bounded(schema: object) -> None:
     """Raise InvalidArgument unless what a message comes to is bounded by its bytes, and how deep it is by the schema.
 
     So no type is inside itself, and items of arrays take bytes: otherwise a few bytes have as many as they say.
@@ -135,7 +135,7 @@ def check_bounded(schema: Json) -> None:
     _check(schema, (), {})
 
 
-def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> bool:
+def _check(schema: object, within: tuple[str, ...], named: dict[str, bool]) -> bool:
     """As ``check_bounded``; whether each value takes bytes. ``named``: the same of types by their names."""
     if isinstance(schema, list):
         # Which of them it is takes one.
@@ -144,6 +144,8 @@ def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> boo
         if schema in within:
             raise InvalidArgument("an Avro type is inside itself", hint="such messages are not read", type=schema)
         return named.get(schema, schema != "null")
+    if not isinstance(schema, dict):
+        raise InvalidArgument("this is no Avro schema", hint="give its JSON text", got=str(schema)[:80])
     kind, inside = schema["type"], (*within, schema["name"]) if "name" in schema else within
     if kind == "array":
         if not _check(schema["items"], inside, named):
@@ -155,7 +157,7 @@ def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> boo
     if kind in ("record", "error"):
         takes = any([_check(each["type"], inside, named) for each in schema["fields"]])
     elif kind == "fixed":
-        takes = schema["size"] > 0
+        takes = bool(schema["size"] > 0)
     else:
         takes = _check(kind, inside, named)
     if "name" in schema:
