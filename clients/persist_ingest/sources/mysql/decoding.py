@@ -208,11 +208,14 @@ class GroupDecoder:
             )
         names = {column.name.lower(): column.called for column in table.columns}
         left_out = {each.lower() for each in table.excluded}
-        places = {
-            names.get(column.name.lower(), free_name(column.name)): at
-            for at, column in enumerate(columns)
-            if column.name.lower() not in left_out
-        }
+        places: dict[str, int] = {}
+        for at, column in enumerate(columns):
+            called = names.get(column.name.lower(), free_name(column.name))
+            if column.name.lower() in left_out:
+                continue
+            if called in places:
+                raise _altered("a column was added that would be called as another one is", table, column=column.name)
+            places[called] = at
         declared = {column.called: column.type for column in table.columns}
         plan = []
         for each in export.fields:

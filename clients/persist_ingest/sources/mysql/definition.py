@@ -4,7 +4,7 @@ Source: design 003; sources.md section 1, semantics seen.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 
 FORMAT: Final = 1
+RENAMING: Final = 2
+"""The format of definitions that call columns otherwise: earlier releases would forget that."""
 FILE_BITS: Final = 32
 """A position is the number of a file of the log, then where in it: so it grows over rotations and restarts."""
 
@@ -111,7 +113,8 @@ class MySqlDefinition(TablesDefinition[Table]):
 
     ``begun``: where it began; ``mark``: the last place at which the log was looked at to be the one it was.
     ``server_id``: as which the log is asked for; 0: another one each time. ``withheld``: by exports that it had,
-    columns that were left out of them.
+    columns that were left out of them. ``renames``: by exports, also those that are not there now, what columns are
+    called otherwise than upstream.
     """
 
     server: Server
@@ -122,6 +125,7 @@ class MySqlDefinition(TablesDefinition[Table]):
     server_id: int = 0
     zero_dates: ZeroDates = ZeroDates.FAIL
     withheld: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def incarnation(self) -> str:
@@ -147,7 +151,7 @@ class MySqlDefinition(TablesDefinition[Table]):
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
         return {
-            "format": FORMAT,
+            "format": RENAMING if self.renames else FORMAT,
             "server": self.server.to_json(),
             "number": self.number,
             "base": self.base,
@@ -158,12 +162,13 @@ class MySqlDefinition(TablesDefinition[Table]):
             "takes_over": self.takes_over,
             "zero_dates": self.zero_dates.value,
             "withheld": {export: list(names) for export, names in self.withheld},
+            **({"renames": {export: dict(names) for export, names in self.renames.items()}} if self.renames else {}),
         }
 
     @classmethod
     def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") != FORMAT:
+        if given.get("format") not in (FORMAT, RENAMING):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         withheld: Mapping[str, Sequence[str]] = given["withheld"]
         return cls(
@@ -177,4 +182,5 @@ class MySqlDefinition(TablesDefinition[Table]):
             takes_over=given["takes_over"],
             zero_dates=ZeroDates(given["zero_dates"]),
             withheld=tuple((export, tuple(names)) for export, names in withheld.items()),
+            renames=given.get("renames", {}),
         )

@@ -69,7 +69,7 @@ def begun_again(
         check_server(session)
         (known,) = definition.of({export}).tables
         listed = listed_alone(session, known)
-        table = redefined(session, listed, known, definition.zero_dates)
+        table = redefined(session, listed, known, definition)
         check_charsets(session, [table])
         table = table.read_up_to(0).recalled(schema)
         alone = replace(definition, tables=(table,))

@@ -22,7 +22,7 @@ def joined(definition: MySqlDefinition, name: str) -> Joined:
         upstream.check_server(session, definition)
         listed = listed_alone(session, asked)
         check_filters(session, [database])
-        table = redefined(session, listed, replace(asked, excluded=withheld), definition.zero_dates)
+        table = redefined(session, listed, replace(asked, excluded=withheld), definition)
         check_charsets(session, [table])
 
     def renewed(given: Mapping[str, object]) -> Mapping[str, object]:

@@ -26,6 +26,7 @@ NAMES: Final = (
     "excludeTables",
     "includeColumns",
     "excludeColumns",
+    "renameColumns",
     "serverId",
     "zeroDates",
     "badRows",
@@ -43,7 +44,7 @@ class MySqlOptions:
     """``tables``: pairs of database and name, which may be EVERY; without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: database, table and column; of a table with any included, no others are
-    read. ``server_id``: 0: another one each time. ``takes_over``: altered tables are snapshotted again by themselves.
+    read. ``renames``: database, table, column and what it is called instead. ``server_id``: 0: another one each time. ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     server: Server
@@ -51,6 +52,7 @@ class MySqlOptions:
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
+    renames: tuple[tuple[str, ...], ...] = ()
     server_id: int = 0
     zero_dates: ZeroDates = ZeroDates.FAIL
     takes_over: bool = False
@@ -71,6 +73,7 @@ def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
         exclude_tables=_NAMES.of(given, "excludeTables", _NAMES.table, "shop.log"),
         include_columns=_NAMES.of(given, "includeColumns", _NAMES.column, "shop.orders.id"),
         exclude_columns=_NAMES.of(given, "excludeColumns", _NAMES.column, "shop.orders.secret"),
+        renames=_NAMES.of(given, "renameColumns", _NAMES.renamed, "shop.orders.ts:moment"),
         server_id=server_id,
         zero_dates=ZeroDates(one_of(given, "zeroDates", [each.value for each in ZeroDates], ZeroDates.FAIL.value)),
         takes_over=takes_over(given),

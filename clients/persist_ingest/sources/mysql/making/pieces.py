@@ -144,7 +144,7 @@ def opened(
     known, size = catalog.about(session, table.database, table.name)
     rows = rows_of_piece(rows, known, size, PIECE_BYTES)
     with moment(definition.server, [(table.database, table.name)]) as now:
-        there = redefined(session, listed_alone(session, table), table, definition.zero_dates)
+        there = redefined(session, listed_alone(session, table), table, definition)
         kinds = {column.name: column.type for column in there.columns}
         if there.key != table.key or any(kinds.get(each.name) != each.type for each in table.columns):
             raise TableAltered(

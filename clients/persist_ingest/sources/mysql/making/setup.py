@@ -15,7 +15,7 @@ from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of
 from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
-from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, excluded
+from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, named
 from persist_ingest.sources.mysql.making.joining import joined
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
 from persist_ingest.sources.mysql.making.pieces import KeyOrder
@@ -23,6 +23,7 @@ from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, TakenOver
+from persist_ingest.sources.tables.naming import AS_THERE
 from persist_ingest.sources.tables.pieces import PIECE_BYTES, in_pieces
 from persist_ingest.sources.tables.taking_over import taken_over
 
@@ -103,8 +104,17 @@ def _defined(
     session: MySqlConnection, now: Moment, options: MySqlOptions, tables: Sequence[ListedTable]
 ) -> MySqlDefinition:
     """Everything as it is at that moment, at which the tables are held."""
-    left_out = excluded(session, options, tables)
-    found = [defined(session, each, left_out[each.database, each.name], options.zero_dates) for each in tables]
+    left_out, renames = named(session, options, tables)
+    found = [
+        defined(
+            session,
+            each,
+            left_out[each.database, each.name],
+            options.zero_dates,
+            renames.get(f"{each.database}.{each.name}", AS_THERE),
+        )
+        for each in tables
+    ]
     check_charsets(session, found)
     number = int(str(session.row("SELECT @@global.server_id")[0]))
     name = str(session.rows("SHOW MASTER STATUS")[0][0])
@@ -120,6 +130,7 @@ def _defined(
         server_id=options.server_id,
         takes_over=options.takes_over,
         zero_dates=options.zero_dates,
+        renames=renames,
     )
     file = definition.file_name(file_of(now.offset))
     (gtids,) = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (file, place_of(now.offset)))
