@@ -196,8 +196,8 @@ def miscounted(source: Source, recounted: Mapping[str, Recounted]) -> Iterable[s
     for export, each in recounted.items():
         if each.negative:
             yield (
-                f"{export} held {each.negative:,} rows less than no times when it was counted last: they were taken back "
-                f"without having come. Then: persist source resnapshot {source.name} {export}"
+                f"{export} held {each.negative:,} rows less than no times when it was counted last: "
+                f"they were taken back without having come. Then: persist source resnapshot {source.name} {export}"
             )
 
 

@@ -136,6 +136,12 @@ class MySqlDefinition(TablesDefinition[Table]):
         """What the file of that number is called."""
         return f"{self.base}.{number:06d}"
 
+    @classmethod
+    def of_log(cls, server: Server, number: int, base: str) -> Self:
+        """One without tables, to read a log with."""
+        mark = Mark(offset=0, gtids="")
+        return cls(server=server, number=number, base=base, begun=mark, mark=mark, tables=())
+
     def joined(self, table: Table) -> "MySqlDefinition":
         """The same with one table more."""
         others = tuple(each for each in self.tables if each.export != table.export)

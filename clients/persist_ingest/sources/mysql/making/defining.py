@@ -55,7 +55,10 @@ def defined(
     zero: ZeroDates,
     renames: Mapping[str, str] = AS_THERE,
 ) -> Table:
-    """A table as it is now, some columns called as ``renames`` says. Raises SourceFailure: a column has a type that is not read, or none is left."""
+    """A table as it is now, some columns called as ``renames`` says.
+
+    Raises SourceFailure: a column has a type that is not read, or none is left.
+    """
     database, name = listed.database, listed.name
     key = catalog.primary_key(session, database, name)
     there = catalog.columns(session, database, name)
@@ -74,7 +77,8 @@ def defined(
         except SourceFailure as error:
             details = {"table": f"{database}.{name}", **error.details}
             raise SourceFailure(error.message, hint=error.hint, **details) from None
-        found.append(MySqlColumn(name=each.name, type=kind, field="" if field == each.name and each.name not in renames else field))
+        is_same = field == each.name and each.name not in renames
+        found.append(MySqlColumn(name=each.name, type=kind, field="" if is_same else field))
     return Table(database=database, name=name, key=key, columns=tuple(found), excluded=tuple(left_out))
 
 

@@ -44,7 +44,8 @@ class MySqlOptions:
     """``tables``: pairs of database and name, which may be EVERY; without ``exclude_tables``.
 
     ``include_columns``, ``exclude_columns``: database, table and column; of a table with any included, no others are
-    read. ``renames``: database, table, column and what it is called instead. ``server_id``: 0: another one each time. ``takes_over``: altered tables are snapshotted again by themselves.
+    read. ``renames``: database, table, column and what it is called instead. ``server_id``: 0: another one each time.
+    ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     server: Server
