@@ -29,6 +29,8 @@ _SIZE: Final = """
 SELECT COALESCE(TABLE_ROWS, 0), COALESCE(DATA_LENGTH, 0)
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 """
+BASE: Final = "BASE TABLE"
+VERSIONED: Final = "SYSTEM VERSIONED"
 _OWN: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 

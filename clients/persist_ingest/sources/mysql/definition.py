@@ -12,12 +12,13 @@ import pyarrow as pa
 from persist import VersionMismatch
 from persist.typed import Fields
 from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
+from persist_ingest.sources.mysql.patterns import Named
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 
 FORMAT: Final = 1
 RENAMING: Final = 2
-"""The format of definitions that call columns otherwise: earlier releases would forget that."""
+"""The format of definitions that call columns otherwise, or are of patterns: earlier releases would forget that."""
 FILE_BITS: Final = 32
 """A position is the number of a file of the log, then where in it: so it grows over rotations and restarts."""
 
@@ -69,6 +70,11 @@ class Table(SourceTable[MySqlColumn]):
     def export(self) -> str:
         return f"{self.database}.{self.name}"
 
+    @property
+    def place(self) -> Named:
+        """Its database and name."""
+        return self.database, self.name
+
     def read_up_to(self, offset: int) -> Self:
         return replace(self, since=offset)
 
@@ -114,7 +120,8 @@ class MySqlDefinition(TablesDefinition[Table]):
     ``begun``: where it began; ``mark``: the last place at which the log was looked at to be the one it was.
     ``server_id``: as which the log is asked for; 0: another one each time. ``withheld``: by exports that it had,
     columns that were left out of them. ``renames``: by exports, also those that are not there now, what columns are
-    called otherwise than upstream.
+    called otherwise than upstream. ``patterns``: of tables that it takes in as they come, but for those that are
+    ``left_out``, by name or by pattern.
     """
 
     server: Server
@@ -126,6 +133,8 @@ class MySqlDefinition(TablesDefinition[Table]):
     zero_dates: ZeroDates = ZeroDates.FAIL
     withheld: tuple[tuple[str, tuple[str, ...]], ...] = ()
     renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    patterns: tuple[Named, ...] = ()
+    left_out: tuple[Named, ...] = ()
 
     @property
     def incarnation(self) -> str:
@@ -146,18 +155,20 @@ class MySqlDefinition(TablesDefinition[Table]):
         """The same with one table more."""
         others = tuple(each for each in self.tables if each.export != table.export)
         withheld = tuple(each for each in self.withheld if each[0] != table.export)
-        return replace(self, tables=(*others, table), withheld=withheld)
+        left_out = tuple(each for each in self.left_out if each != table.place)
+        return replace(self, tables=(*others, table), withheld=withheld, left_out=left_out)
 
     def parted(self, export: str) -> "MySqlDefinition":
-        """The same without a table."""
+        """The same without a table, which is not taken in again."""
+        places = tuple(each.place for each in self.tables if each.export == export and self.patterns)
         tables = tuple(each for each in self.tables if each.export != export)
         gone = tuple((each.export, each.excluded) for each in self.tables if each.export == export and each.excluded)
-        return replace(self, tables=tables, withheld=(*self.withheld, *gone))
+        return replace(self, tables=tables, withheld=(*self.withheld, *gone), left_out=(*self.left_out, *places))
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
         return {
-            "format": RENAMING if self.renames else FORMAT,
+            "format": RENAMING if self.renames or self.patterns else FORMAT,
             "server": self.server.to_json(),
             "number": self.number,
             "base": self.base,
@@ -169,6 +180,8 @@ class MySqlDefinition(TablesDefinition[Table]):
             "zero_dates": self.zero_dates.value,
             "withheld": {export: list(names) for export, names in self.withheld},
             **({"renames": {export: dict(names) for export, names in self.renames.items()}} if self.renames else {}),
+            **({"patterns": list(map(list, self.patterns))} if self.patterns else {}),
+            **({"left_out": list(map(list, self.left_out))} if self.patterns else {}),
         }
 
     @classmethod
@@ -189,4 +202,6 @@ class MySqlDefinition(TablesDefinition[Table]):
             zero_dates=ZeroDates(given["zero_dates"]),
             withheld=tuple((export, tuple(names)) for export, names in withheld.items()),
             renames=given.get("renames", {}),
+            patterns=tuple((database, name) for database, name in given.get("patterns", ())),
+            left_out=tuple((database, name) for database, name in given.get("left_out", ())),
         )

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.catalog import ListedTable
+from persist_ingest.sources.mysql.catalog import BASE, ListedTable
 from persist_ingest.sources.mysql.charsets import Charsets
 from persist_ingest.sources.mysql.column_types import ColumnKind, ZeroDates, declared_type
 from persist_ingest.sources.mysql.definition import MySqlColumn, MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_table
-from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
+from persist_ingest.sources.mysql.making.options import MySqlOptions
+from persist_ingest.sources.mysql.patterns import is_pattern, matches
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.tables.naming import AS_THERE, called
@@ -26,9 +27,8 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
     there = {
         (each.database, each.name): each for database in sorted(databases) for each in catalog.tables(session, database)
     }
-    every = {database for database, name in options.tables if name == EVERY}
-    named = [table for table in options.tables if table[1] != EVERY]
-    missing = [".".join(table) for table in (*named, *options.exclude_tables) if table not in there]
+    exact = [table for table in (*options.tables, *options.exclude_tables) if not is_pattern(table[1])]
+    missing = [".".join(table) for table in exact if table not in there]
     if missing:
         raise SourceFailure(
             "there are no such tables, or this user may not see them",
@@ -37,8 +37,9 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
         )
     wanted = [
         each
-        for name, each in there.items()
-        if name not in options.exclude_tables and (name in named or (name[0] in every and each.kind == "BASE TABLE"))
+        for place, each in there.items()
+        if (place in options.tables or (matches(place, options.tables) and each.kind == BASE))
+        and not matches(place, options.exclude_tables)
     ]
     if not wanted:
         raise SourceFailure("there are no tables to read", hint="correct options tables and excludeTables")
@@ -99,8 +100,8 @@ def named(
     return excluded, checked(options.renames, names, excluded)
 
 
-def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
-    """What has the name of a table now, when it can be read. Raises SourceFailure."""
+def listed_alone(session: MySqlConnection, table: Table, *, lenient: bool = False) -> ListedTable:
+    """What has the name of a table now, when it can be read; ``lenient``: or not. Raises SourceFailure."""
     found = [each for each in catalog.tables(session, table.database) if each.name == table.name]
     if not found:
         raise SourceFailure(
@@ -108,7 +109,8 @@ def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
             hint="make it, GRANT SELECT on it, or drop it from the source (persist source drop-table)",
             export=table.export,
         )
-    check_table(session, found[0])
+    if not lenient:
+        check_table(session, found[0])
     return found[0]
 
 

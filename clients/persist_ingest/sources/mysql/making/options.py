@@ -7,6 +7,7 @@ from typing import Final
 from persist import InvalidArgument
 from persist_ingest.given import Given
 from persist_ingest.sources.mysql.column_types import ZeroDates
+from persist_ingest.sources.mysql.patterns import is_pattern
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.options import check_options, one_of, required
 from persist_ingest.sources.secret import check_place
@@ -32,8 +33,6 @@ NAMES: Final = (
     "badRows",
     "onAltered",
 )
-EVERY: Final = "*"
-"""In place of a table's name: all that the database has when the source is made."""
 _NAMES: Final = NamesInSql("`")
 _TABLES: Final = "shop.orders, shop.`line items`"
 _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
@@ -41,7 +40,7 @@ _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySqlOptions:
-    """``tables``: pairs of database and name, which may be EVERY; without ``exclude_tables``.
+    """``tables``: pairs of database and name, which may be a pattern; without ``exclude_tables``, which may be, too.
 
     ``include_columns``, ``exclude_columns``: database, table and column; of a table with any included, no others are
     read. ``renames``: database, table, column and what it is called instead. ``server_id``: 0: another one each time.
@@ -84,7 +83,7 @@ def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
 def parse_table(text: str) -> tuple[str, str]:
     """Database and name of one table. Raises InvalidArgument."""
     found = _NAMES.one_table(text, "shop.orders, or shop.`line items`")
-    if EVERY in found:
+    if is_pattern(found[1]) and "`" not in text:
         raise InvalidArgument("one table at a time", hint="repeat it for each", tables=text)
     return found
 

@@ -3,7 +3,7 @@
 Source: sources.md section 1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
@@ -16,9 +16,10 @@ from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_
 from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
 from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, named
-from persist_ingest.sources.mysql.making.joining import joined
+from persist_ingest.sources.mysql.making.joining import joinable, joined
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
 from persist_ingest.sources.mysql.making.pieces import KeyOrder
+from persist_ingest.sources.mysql.patterns import Named, is_pattern
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
@@ -83,7 +84,7 @@ class MySqlSource:
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
-        return joined(MySqlDefinition.from_json(definition), name)
+        return joined(MySqlDefinition.from_json(definition), name, lenient)
 
     def parted(self, definition: Mapping[str, object], export: str) -> Mapping[str, object]:
         """See Joins."""
@@ -93,8 +94,8 @@ class MySqlSource:
         """See Joins. Nothing of a table is upstream."""
 
     def joinable(self, definition: Mapping[str, object]) -> Sequence[str]:
-        """See Joins. A source is of the tables it was made of, and those that were added."""
-        return ()
+        """See Joins. A source that names a pattern takes in what comes and has it."""
+        return joinable(MySqlDefinition.from_json(definition))
 
 
 MYSQL: Final = MySqlSource()
@@ -131,6 +132,8 @@ def _defined(
         takes_over=options.takes_over,
         zero_dates=options.zero_dates,
         renames=renames,
+        patterns=_named(each for each in options.tables if is_pattern(each[1])),
+        left_out=_named(options.exclude_tables),
     )
     file = definition.file_name(file_of(now.offset))
     (gtids,) = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (file, place_of(now.offset)))
@@ -140,6 +143,10 @@ def _defined(
         )
     mark = Mark(offset=now.offset, gtids=str(gtids))
     return replace(definition, begun=mark, mark=mark)
+
+
+def _named(names: Iterable[tuple[str, ...]]) -> tuple[Named, ...]:
+    return tuple((each[0], each[1]) for each in names)
 
 
 def _in_pieces(session: MySqlConnection, definition: MySqlDefinition) -> tuple[str, ...]:
