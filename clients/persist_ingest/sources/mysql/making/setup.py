@@ -17,8 +17,8 @@ from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
 from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, named
 from persist_ingest.sources.mysql.making.joining import joinable, joined
+from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
-from persist_ingest.sources.mysql.making.pieces import KeyOrder
 from persist_ingest.sources.mysql.patterns import Named, is_pattern
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
@@ -154,6 +154,6 @@ def _in_pieces(session: MySqlConnection, definition: MySqlDefinition) -> tuple[s
     return in_pieces(
         definition.tables,
         lambda table: catalog.about(session, table.database, table.name)[1],
-        lambda table: KeyOrder.of(table) is not None,
+        lambda table: KeyOrder.of(session, table) is not None,
         AT_ONCE_BYTES,
     )
