@@ -1,7 +1,7 @@
 """The order of a table's primary key, in which its pieces lie: as the server compares, which knows collations alone.
 
 A key is written as text that says all of it: bytes and texts in hexadecimal. Whole numbers are compared here, as their
-order is everybody's; all else is asked of the server, under the character set and the collation of its column.
+order is the same everywhere; all else is asked of the server, under the character set and the collation of its column.
 Source: MariaDB documentation, character sets and collations, comparison operators.
 """
 
@@ -216,4 +216,5 @@ def _kind(declared: MySqlType) -> str:
     if declared.zero is not ZeroDates.FAIL:
         return ""
     dated = {ColumnKind.DATE: "date", ColumnKind.DATETIME: "datetime", ColumnKind.TIMESTAMP: "datetime"}
-    return dated.get(declared.kind, "")
+    found: str = dated.get(declared.kind, "")
+    return found
