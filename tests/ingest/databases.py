@@ -4,6 +4,11 @@ import time
 
 import psycopg
 
+from persist.testing import servers
+
+VERSIONS = tuple(servers.given_postgres()) or (16, 18)
+"""Those of PostgreSQL that sources are tried on: see CONTRIBUTING.md for others."""
+
 
 def create_database(name: str) -> bytes:
     """The statement that makes an empty one. By copying files: half of what writing each block to the log takes."""

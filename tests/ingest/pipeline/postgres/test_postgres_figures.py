@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from ingest.pipeline.conftest import Shop
 from sure import sure
 
+from persist import NotYetAvailable
 from persist.testing import servers
+from persist_cli.shard.reads import SnapshotFile, snapshot
 from persist_cli.source.watching import watched
 from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapshot, status
 from persist_ingest.location import client
+from persist_ingest.pipeline.records import Records
 from persist_ingest.pipeline.reporting.figures import HELP, warnings
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
@@ -139,6 +143,28 @@ def test_what_was_taken_back_without_having_come_is_found_by_itself(here: Locati
             recount.go_on(pipeline.source)
         pipeline.step()
         assert not status(here, "shop").warnings
+
+
+def test_a_read_of_times_that_a_stalled_table_does_not_get_says_why(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        shop.run("ALTER TABLE bad DROP COLUMN name", "INSERT INTO bad VALUES (2)")
+        pipeline.step()
+    the_client, shards = client(here), Records(client(here)).source("shop").shards
+    upper = sure(the_client.recent_upper(shards["public.bad"]).time)
+
+    def asked(export: str, as_of: int, timeout: float) -> None:
+        request = SnapshotFile(shard=str(shards[export]), as_of=as_of, where=None, columns=(), limit=None,
+                               file_format="json", output=None)  # fmt: skip
+        snapshot(the_client, request, timeout=timeout, json=False)
+
+    with pytest.raises(NotYetAvailable, match=r"stalled since .*dropped") as said:
+        asked("public.bad", upper, timeout=3600)
+    assert "persist source resnapshot shop public.bad" in str(said.value.hint)
+    asked("public.bad", upper - 1, timeout=60)
+    with pytest.raises(NotYetAvailable, match="not complete in time"):
+        asked("public.good", upper + 10**9, timeout=0.1)
 
 
 def test_a_pipeline_counts_beside_its_steps(here: Location, shop: Any) -> None:

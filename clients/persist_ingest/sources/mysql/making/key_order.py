@@ -212,7 +212,7 @@ def _kind(declared: MySqlType) -> str:
     if declared.kind is ColumnKind.DECIMAL:
         return "decimal" if pa.types.is_decimal(declared.arrow) else ""
     if declared.kind in (ColumnKind.TEXT, ColumnKind.BYTES):
-        return declared.kind.value
+        return str(declared.kind.value)
     if declared.zero is not ZeroDates.FAIL:
         return ""
     dated = {ColumnKind.DATE: "date", ColumnKind.DATETIME: "datetime", ColumnKind.TIMESTAMP: "datetime"}
