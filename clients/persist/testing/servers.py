@@ -220,7 +220,10 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
         settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **(config or {})}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         uri = f"postgres://postgres@127.0.0.1:{port}/postgres"
-        ready = [f"{binaries}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        own = Path(binaries, "pg_isready")
+        # Programs from Maven come without it.
+        asks = str(own) if own.exists() else postgres_program("pg_isready")
+        ready = [asks, "-q", "-h", "127.0.0.1", "-p", str(port)]
         command = [f"{binaries}/postgres", "-D", str(data), *options]
 
         def is_ready() -> bool:
