@@ -118,7 +118,7 @@ class Pipeline:
         self.names = Following(self._location)
         self._type = pulled_type(self.source.type, name)
         self.watch = Watch(
-            self._location, name, minter=self.options.minter, pace=self.options.paced, recount=self.recount
+            self._location, name, minter=self.options.minter, pace=self.options.paced, beside=self.recount.due
         )
         self._hold: SourceFrontier | None = None
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}

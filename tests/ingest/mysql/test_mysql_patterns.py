@@ -8,7 +8,7 @@ from ingest.mysql.conftest import Shop
 from persist_ingest import Location, Pipeline, add_export, create, drop_export, status
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline.anew import attempt, watching
-from persist_ingest.sources.mysql.patterns import matches
+from persist_ingest.sources.tables.patterns import matches
 
 
 @pytest.fixture(autouse=True)

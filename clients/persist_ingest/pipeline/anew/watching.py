@@ -19,7 +19,6 @@ from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
 from persist_ingest.pipeline.records import SILENT_MS, Source
-from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
@@ -37,12 +36,21 @@ JOIN_SECONDS: Final = 10.0
 class Watch:
     """That of one pipeline. One thing at a time, so that whatever a source has it is read by one session more."""
 
-    def __init__(self, location: Location, name: str, *, minter: str, pace: Pace, recount: Recount) -> None:
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        *,
+        minter: str,
+        pace: Pace,
+        beside: Callable[[Source], Callable[[], None] | None] = lambda source: None,
+    ) -> None:
+        """``beside``: gives what else is to be done, when nothing of that is."""
         self._location = location
         self._name = name
         self._minter = minter
         self._pace = pace
-        self._recount = recount
+        self._beside = beside
         self._stopped = threading.Event()
         self._reader: SourceReader | None = None
         self._thread: threading.Thread | None = None
@@ -73,8 +81,8 @@ class Watch:
         elif now - self._joined_at >= JOIN_SECONDS:
             self._joined_at = now
             self._begin(lambda: join_new(self._location, self._name))
-        elif self._recount.is_due:
-            self._begin(lambda: self._recount.go_on(source))
+        elif (more := self._beside(source)) is not None:
+            self._begin(more)
 
     def silent_ms(self, export: str) -> int:
         """How long an attempt is silent that this one takes over.

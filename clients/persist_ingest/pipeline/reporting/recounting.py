@@ -6,7 +6,7 @@ last complete time by then, so that no step waits for it, nothing is held for it
 Source: catalog-semantics.md section 4; reliability.md I19.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -49,10 +49,11 @@ class Recount:
         self._after: Key | None = None
         self._rows = self._negative = 0
 
-    @property
-    def is_due(self) -> bool:
-        """The next portion may be counted."""
-        return bool(self._every) and system().monotonic() >= self._due_at
+    def due(self, source: Source) -> Callable[[], None] | None:
+        """The next portion, once it may be counted."""
+        if not self._every or system().monotonic() < self._due_at:
+            return None
+        return lambda: self.go_on(source)
 
     def go_on(self, source: Source) -> None:
         """Count one portion of one export that runs. Raises NotReadable, LocationError: it is begun with again."""
@@ -84,7 +85,7 @@ class Recount:
         del self._left[:done]
         self._after, self._rows, self._negative = None, 0, 0
 
-    def details(self) -> Fields:
+    def details(self) -> dict[str, object]:
         """For the source's status, JSON-ready."""
         return {RECOUNTED: {export: asdict(each) for export, each in self.found.items()}} if self.found else {}
 

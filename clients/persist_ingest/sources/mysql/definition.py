@@ -12,9 +12,9 @@ import pyarrow as pa
 from persist import VersionMismatch
 from persist.typed import Fields
 from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
-from persist_ingest.sources.mysql.patterns import Named
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
+from persist_ingest.sources.tables.patterns import Named
 
 FORMAT: Final = 1
 RENAMING: Final = 2

@@ -13,11 +13,11 @@ from persist_ingest.sources.mysql.column_types import ColumnKind, ZeroDates, dec
 from persist_ingest.sources.mysql.definition import MySqlColumn, MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_table
 from persist_ingest.sources.mysql.making.options import MySqlOptions
-from persist_ingest.sources.mysql.patterns import is_pattern, matches
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.tables.naming import AS_THERE, called
 from persist_ingest.sources.tables.options import check_distinct, left_out
+from persist_ingest.sources.tables.patterns import is_pattern, matches
 from persist_ingest.sources.tables.renaming import checked
 
 

@@ -8,9 +8,9 @@ from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_filters
 from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
 from persist_ingest.sources.mysql.making.options import parse_table
-from persist_ingest.sources.mysql.patterns import matches
 from persist_ingest.sources.mysql.session import MySqlConnection, quoted
 from persist_ingest.sources.port import Joined
+from persist_ingest.sources.tables.patterns import matches
 
 
 def joined(definition: MySqlDefinition, name: str, lenient: bool) -> Joined:

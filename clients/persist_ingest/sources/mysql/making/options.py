@@ -7,11 +7,11 @@ from typing import Final
 from persist import InvalidArgument
 from persist_ingest.given import Given
 from persist_ingest.sources.mysql.column_types import ZeroDates
-from persist_ingest.sources.mysql.patterns import is_pattern
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.options import check_options, one_of, required
 from persist_ingest.sources.secret import check_place
 from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
+from persist_ingest.sources.tables.patterns import is_pattern
 
 NAMES: Final = (
     "host",

@@ -19,12 +19,12 @@ from persist_ingest.sources.mysql.making.defining import check_charsets, chosen,
 from persist_ingest.sources.mysql.making.joining import joinable, joined
 from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
-from persist_ingest.sources.mysql.patterns import Named, is_pattern
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, TakenOver
 from persist_ingest.sources.tables.naming import AS_THERE
+from persist_ingest.sources.tables.patterns import Named, is_pattern
 from persist_ingest.sources.tables.pieces import PIECE_BYTES, in_pieces
 from persist_ingest.sources.tables.taking_over import taken_over
 
