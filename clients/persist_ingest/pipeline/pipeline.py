@@ -49,6 +49,7 @@ from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
+from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
@@ -113,11 +114,14 @@ class Pipeline:
         self._complain = complain
         self._runtime = system()
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
-        self.figures = Figures(self.source)
+        self.recount = Recount(self._location, self.options.recount_ms)
+        self.figures = Figures(self.source, recount=self.recount)
         self._minter = self._client.minter(self.options.minter)
         self.names = Following(self._location)
         self._type = pulled_type(self.source.type, name)
-        self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
+        self.watch = Watch(
+            self._location, name, minter=self.options.minter, pace=self.options.paced, beside=self.recount.due
+        )
         self._hold: SourceFrontier | None = None
         self._is_withheld = False
         self._keeps_bindings = False

@@ -27,8 +27,9 @@ class PipelineOptions:
     ``tick_ms``: between the beginnings of two steps. ``commit_steps_late``: steps that the upstream keeps data for
     after it is durable. ``retain_ms``: how far back data shards stay readable. ``minter``: endpoints of
     TimestampMinter, or empty to mint here. ``told_ms``: between two words to ``status``; ``forget_ms``: between two
-    compactions of the bindings. ``pace``: of snapshots that it goes on with. ``state_dir``: where the newest rows of
-    upserts are kept on this machine; empty: in the user's folder of temporary files.
+    compactions of the bindings; ``recount_ms``: between two counts of all rows, see ``Recount`` (0: none). ``pace``:
+    of snapshots that it goes on with. ``state_dir``: where the newest rows of upserts are kept on this machine; empty:
+    in the user's folder of temporary files.
     """
 
     tick_ms: int = 250
@@ -37,6 +38,7 @@ class PipelineOptions:
     minter: str = ""
     told_ms: int = 2_000
     forget_ms: int = 5_000
+    recount_ms: int = 3_600_000
     pace: Pace = field(default_factory=Pace)
     state_dir: str = ""
 
