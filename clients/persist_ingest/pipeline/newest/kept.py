@@ -28,7 +28,8 @@ from persist import InvalidArgument, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.gathering import Gathered
-from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, found_in, in_order, keys_of, merged
+from persist_ingest.pipeline.newest.ordering import by_key
+from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, found_in, in_order, merged
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -176,10 +177,8 @@ class Kept:
     def _last(self, table: pa.Table, hashes: Numbers) -> tuple[Numbers, pa.Table]:
         """Of each key the row that it has after all of these changes, or its last one, as taken back."""
         ts, diffs = (table.column(name).to_numpy() for name in ("ts", "diff"))
-        codes = keys_of(table, self.key_names).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        order = np.lexsort((diffs, ts, codes, hashes))
-        last = np.r_[codes[order][1:] != codes[order][:-1], True]
-        order = order[last]
+        order, is_first = by_key(hashes, table, self.key_names, (ts, diffs))
+        order = order[np.r_[is_first[1:], True]]
         rows = table.take(array_of(order)).append_column(PRESENT, pa.array(diffs[order] > 0))
         return hashes[order], rows
 

@@ -18,7 +18,8 @@ def by_key(
 ) -> tuple[Numbers, Numbers]:
     """(order, is first): the rows in order of (hash, key, columns…), and which of these are the first of their keys.
 
-    ``hashes``: of the rows' keys. Keys of one hash are in any order, each of them together.
+    ``hashes``: of the rows' keys. Keys of one hash are in any order, each of them together; the same rows are in the
+    same order by whatever columns put the rows of each key in one.
     """
     order = np.argsort(hashes)
     ordered = hashes[order]

@@ -109,23 +109,25 @@ class Run:
     def found(self, hashes: Numbers, keys: ArrowArray, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
         """Which of these keys it has, and their rows. ``hashes``: of the keys, ascending."""
         at = self.places(hashes)
-        wanted, answers, tables = np.arange(len(hashes)), [], []
+        wanted, answers, tables = np.arange(len(hashes)), [np.zeros(0, np.int64)], [self._empty]
         while True:
-            same = self.hashes[np.minimum(at, self.file.rows - 1)] == hashes[wanted] if self.file.rows else at < 0
-            same &= at < self.file.rows
+            same = self.has(hashes[wanted], at)
             wanted, at = wanted[same], at[same]
             if not len(wanted):
-                break
+                return np.concatenate(answers), pa.concat_tables(tables)
             rows = self.take(at)
-            is_it = pc.equal(keys_of(rows, key_names), keys.take(array_of(wanted)))
-            hit = is_it.to_numpy(zero_copy_only=False).astype(bool)
+            hit = _equal(keys_of(rows, key_names), keys.take(array_of(wanted)))
             answers.append(wanted[hit])
-            tables.append(rows.filter(pa.array(hit)) if not hit.all() else rows)
+            tables.append(rows.filter(pa.array(hit)))
             # Another key of the same hash stands behind it.
             wanted, at = wanted[~hit], at[~hit] + 1
-        if not answers:
-            return np.zeros(0, np.int64), self._empty
-        return np.concatenate(answers), pa.concat_tables(tables)
+
+    def has(self, hashes: Numbers, at: Numbers) -> Numbers:
+        """Whether these are the hashes at these places, which may be behind the last."""
+        if not self.file.rows:
+            return np.zeros(len(at), np.bool_)
+        is_it: Numbers = self.hashes[np.minimum(at, self.file.rows - 1)] == hashes
+        return is_it & (at < self.file.rows)
 
     def take(self, rows: Numbers) -> pa.Table:
         """The rows at these places, which ascend."""
@@ -152,28 +154,56 @@ def found_in(
 ) -> tuple[Numbers, pa.Table]:
     """Of these distinct keys, in order of their hashes, the index of each one's row in the table, or -1.
 
-    ``runs``: newest first, with columns as ``schema`` has them. Raises LocationError.
+    ``runs``: newest first, with columns as ``schema`` has them. The first that has a key's hash is taken for the one
+    that has the key; where it has another one, which is seldom, the key is looked for itself. Raises LocationError.
     """
-    index, offset = np.full(len(keys), -1, np.int64), 0
-    unsettled, left, left_keys = np.arange(len(keys)), hashes, keys
-    tables: list[pa.Table] = []
+    owners, tables, left = [np.zeros(0, np.int64)], [schema.empty_table()], np.arange(len(keys))
     with told():
         for run in runs:
-            if not len(unsettled):
+            if not len(left):
                 break
-            at, rows = run.found(left, left_keys, key_names)
-            if not len(at):
-                continue
-            present = flat(rows.column(PRESENT)).to_numpy(zero_copy_only=False)
-            # One that was taken back is settled, too, and has no row.
-            index[unsettled[at]] = np.where(present, np.arange(offset, offset + len(at)), -1)
-            tables.append(rows)
-            offset += len(at)
-            rest = np.ones(len(unsettled), np.bool_)
-            rest[at] = False
-            unsettled, left = unsettled[rest], left[rest]
-            left_keys = left_keys.filter(array_of(rest))
-    return index, pa.concat_tables(tables) if tables else schema.empty_table()
+            at = run.places(hashes[left])
+            hit = run.has(hashes[left], at)
+            if hit.any():
+                owners.append(left[hit])
+                tables.append(run.take(at[hit]))
+                left = left[~hit]
+        owner, rows = np.concatenate(owners), pa.concat_tables(tables)
+        index = _index(len(keys), owner, rows)
+        equal = _equal(keys_of(rows, key_names), keys.take(array_of(owner)))
+        if not equal.all():
+            other = np.sort(owner[~equal])
+            others = _found_themselves(runs, hashes[other], keys.take(array_of(other)), key_names, schema)
+            index[other] = np.where(others[0] >= 0, others[0] + rows.num_rows, -1)
+            rows = pa.concat_tables([rows, others[1]])
+    return index, rows
+
+
+def _found_themselves(
+    runs: Sequence[Run], hashes: Numbers, keys: ArrowArray, key_names: Sequence[str], schema: pa.Schema
+) -> tuple[Numbers, pa.Table]:
+    """As ``found_in``, each key compared in each run."""
+    owners, tables, left = [np.zeros(0, np.int64)], [schema.empty_table()], np.arange(len(keys))
+    for run in runs:
+        at, rows = run.found(hashes[left], keys.take(array_of(left)), key_names)
+        owners.append(left[at])
+        tables.append(rows)
+        left = np.delete(left, at)
+    rows = pa.concat_tables(tables)
+    return _index(len(keys), np.concatenate(owners), rows), rows
+
+
+def _index(count: int, owner: Numbers, rows: pa.Table) -> Numbers:
+    """The place of each owner's row; a row that was taken back is none."""
+    present = flat(rows.column(PRESENT)).to_numpy(zero_copy_only=False).astype(bool)
+    index = np.full(count, -1, np.int64)
+    index[owner] = np.where(present, np.arange(len(owner)), -1)
+    return index
+
+
+def _equal(some: ArrowArray, others: ArrowArray) -> Numbers:
+    equal: Numbers = pc.equal(some, others).to_numpy(zero_copy_only=False)
+    return equal.astype(np.bool_)
 
 
 class RunWriter:

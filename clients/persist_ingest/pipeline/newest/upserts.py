@@ -91,9 +91,9 @@ def changes_of(
     """
     if not rows.num_rows:
         return
-    # Once: each ``take`` would join the chunks again.
-    rows = rows.combine_chunks()
     ts, partitions, offsets, present = (flat(rows.column(name)) for name in PLACES)
+    # Once: each ``take`` would join the chunks again.
+    rows = rows.select([*names, PRESENT]).combine_chunks()
     times = ts.to_numpy(zero_copy_only=False)
     # Keys in order of their hashes, which are those of runs.
     columns = times, ranked(partitions), offsets.to_numpy(zero_copy_only=False)
