@@ -1,8 +1,8 @@
 """Rows of an Arrow file that is mapped into memory, taken from all of its batches by one gather of each column.
 
-Arrow's own ``take`` either joins all batches first, a copy of the file, or costs tens of microseconds a batch: a step of
-a thousand rows out of fifty million touches every batch. Here places in the file are computed instead, and Arrow copies
-the values. Source: Arrow's columnar format, physical memory layout; sources.md section 4, upsert.
+Arrow's own ``take`` either joins all batches first, a copy of the file, or costs tens of microseconds a batch: a step
+of a thousand rows out of fifty million touches every batch. Here places in the file are computed instead, and Arrow
+copies the values. Source: Arrow's columnar format, physical memory layout; sources.md section 4, upsert.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,8 @@ class _Column:
         """Values of so many bytes each, as words or as bytes."""
         if width in self._words:
             # Buffers begin at multiples of 8 in the file, and the file at one in memory.
-            return self._words[width][first // width + local]
+            words: Numbers = self._words[width][first // width + local]
+            return words
         unit = 8 if width % 8 == 0 else 1
         at = (first // unit + local * (width // unit))[:, None] + np.arange(width // unit)
         return np.ascontiguousarray(self._words[unit][at])
