@@ -118,7 +118,8 @@ class Gathered:
         same = ~is_first[1:]
         for each in columns[: self._distinct]:
             same &= each[order][1:] == each[order][:-1]
-        return rows.take(array_of(np.sort(order[np.r_[~same, True]])))
+        # Most steps have few of any key, and are not copied.
+        return rows.take(array_of(np.sort(order[np.r_[~same, True]]))) if same.any() else rows
 
     def _spill(self) -> None:
         shift = np.uint64(64 - _BITS * self._level)
