@@ -92,7 +92,7 @@ class _Column:
         offsets = np.empty(2 * len(of) + 1, np.int64)
         offsets[:-1:2], offsets[1::2] = begin + self._last[of], end + self._last[of]
         # SUBTLE: Arrow reserves memory for values of average length, by the last offset: not for all of the file.
-        offsets[-1] = offsets[0] + 2 * total
+        offsets[-1] = min(offsets[0] + 2 * total, self._file.size)
         pieces = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), 2 * len(of), [None, py_buffer(offsets), self._file]
         )

@@ -181,3 +181,13 @@ def test_rows_of_a_mapped_file_are_those_that_arrow_takes(
             taken.validate(full=True)
             assert taken.schema == schema
             assert taken.to_pylist() == [table.slice(row, 1).to_pylist()[0] for row in rows.tolist()]
+
+
+def test_all_of_a_file_that_is_one_text(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("t", pa.string())])
+    with RunWriter(tmp_path, "run", schema) as writer:
+        for number in range(3):
+            writer.write(np.zeros(2, np.uint64), pa.table({"t": [f"{number}" * 100_000, "x" * number]}))
+        run = writer.finish()
+    assert run.take(np.arange(6)).to_pylist() == run.slice(0, 6).to_pylist()
+    assert [len(row["t"]) for row in run.take(np.arange(6)).to_pylist()] == [100_000, 0, 100_000, 1, 100_000, 2]
