@@ -6,12 +6,12 @@ copies the values. Source: Arrow's columnar format, physical memory layout; sour
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from persist.arrow import ArrowArray, Numbers, array_of, frombuffer, py_buffer
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer, py_buffer
 
 TEXT_BYTES_MAX: Final = 1 << 30
 """Bytes of one column of text that are taken at once: its offsets have 32 bits."""
@@ -36,14 +36,17 @@ class MappedRows:
         """The rows at these places, which ascend."""
         of = np.searchsorted(self._starts, rows, "right") - 1
         local = rows - self._starts[of]
-        taken = [None if column is None else column.take(of, local) for column in self._columns]
-        if any(each is _TOO_LONG for each in taken):
+        try:
+            columns = [
+                self._each(index, of, local) if column is None else column.take(of, local)
+                for index, column in enumerate(self._columns)
+            ]
+        except _TooLong:
             middle = len(rows) // 2
             return pa.concat_tables([self.take(rows[:middle]), self.take(rows[middle:])])
-        columns = [self._each(index, of, local) if each is None else each for index, each in enumerate(taken)]
         return pa.Table.from_arrays(columns, schema=self._schema)
 
-    def _each(self, index: int, of: Numbers, local: Numbers) -> Any:
+    def _each(self, index: int, of: Numbers, local: Numbers) -> ArrowColumn:
         """A column whose layout is not known here, batch by batch."""
         cuts = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
         return pa.chunked_array(
@@ -55,7 +58,8 @@ class MappedRows:
         )
 
 
-_TOO_LONG: Final = object()
+class _TooLong(Exception):
+    """More text than one array holds."""
 
 
 class _Column:
@@ -70,8 +74,8 @@ class _Column:
         }
         self._has_nulls = bool((self._valid >= 0).any())
 
-    def take(self, of: Numbers, local: Numbers) -> Any:
-        """The values at these places of these batches; ``_TOO_LONG``: more than fits."""
+    def take(self, of: Numbers, local: Numbers) -> ArrowArray:
+        """The values at these places of these batches. Raises _TooLong, where there are several."""
         if self._type in _SMALL or self._type in _LARGE:
             return self._text(of, local)
         if pa.types.is_boolean(self._type):
@@ -80,14 +84,14 @@ class _Column:
             values = py_buffer(self._wide(self._first[of], local, self._type.bit_width // 8))
         return pa.Array.from_buffers(self._type, len(of), [self._validity(of, local), values])
 
-    def _text(self, of: Numbers, local: Numbers) -> Any:
+    def _text(self, of: Numbers, local: Numbers) -> ArrowArray:
         is_small = self._type in _SMALL
         width = 4 if is_small else 8
         begin = self._wide(self._first[of], local, width).astype(np.int64)
         end = self._wide(self._first[of], local + 1, width).astype(np.int64)
         total = int((end - begin).sum())
         if is_small and total > TEXT_BYTES_MAX and len(of) > 1:
-            return _TOO_LONG
+            raise _TooLong
         # Every other value of these is wanted; what lies between them is never looked at.
         offsets = np.empty(2 * len(of) + 1, np.int64)
         offsets[:-1:2], offsets[1::2] = begin + self._last[of], end + self._last[of]
