@@ -102,10 +102,9 @@ class Contents:
                 raise TooMany
             yield from _rows(diffs)
 
-    def incarnation(self) -> int:
-        """Which history of its location the shard is of: a restore begins another one."""
-        with self._reader() as reader:
-            return reader.incarnation
+    def incarnation(self) -> str:
+        """Which history of which place the shard is of: a restore begins another one. One call, and no lease."""
+        return client(self.location).place(self.shard)
 
     def _reader(self) -> "persist.ReadHandle":
         return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)

@@ -28,7 +28,8 @@ from persist import InvalidArgument, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.gathering import Gathered
-from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, in_order, keys_of, merged
+from persist_ingest.pipeline.newest.ordering import by_key
+from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, found_in, in_order, merged
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -107,20 +108,7 @@ class Kept:
 
     def found_in(self, runs: Sequence[Run], hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """The same in these runs, newest first."""
-        index, offset = np.full(len(keys), -1, np.int64), 0
-        unsettled, tables = np.arange(len(keys)), [self.schema.empty_table()]
-        with told():
-            for run in runs:
-                if not len(unsettled):
-                    break
-                at, rows = run.found(hashes[unsettled], keys.take(array_of(unsettled)), self.key_names)
-                present = rows.column(PRESENT).to_numpy().astype(bool)
-                # One that was taken back is settled, too, and has no row.
-                index[unsettled[at]] = np.where(present, offset + np.arange(len(at)), -1)
-                tables.append(rows)
-                offset += len(at)
-                unsettled = np.delete(unsettled, at)
-        return index, pa.concat_tables(tables)
+        return found_in(runs, hashes, keys, self.key_names, self.schema)
 
     def is_of(self, contents: Contents, fields: pa.Schema) -> bool:
         """Whether it is of these contents, in the history that they have now, with these columns."""
@@ -189,10 +177,8 @@ class Kept:
     def _last(self, table: pa.Table, hashes: Numbers) -> tuple[Numbers, pa.Table]:
         """Of each key the row that it has after all of these changes, or its last one, as taken back."""
         ts, diffs = (table.column(name).to_numpy() for name in ("ts", "diff"))
-        codes = keys_of(table, self.key_names).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        order = np.lexsort((diffs, ts, codes, hashes))
-        last = np.r_[codes[order][1:] != codes[order][:-1], True]
-        order = order[last]
+        order, is_first = by_key(hashes, table, self.key_names, (ts, diffs))
+        order = order[np.r_[is_first[1:], True]]
         rows = table.take(array_of(order)).append_column(PRESENT, pa.array(diffs[order] > 0))
         return hashes[order], rows
 
@@ -269,7 +255,7 @@ def _with_present(fields: pa.Schema) -> pa.Schema:
     return pa.schema([*(pa.field(each.name, each.type) for each in fields), pa.field(PRESENT, pa.bool_())])
 
 
-def _life(incarnation: int, schema: pa.Schema) -> str:
+def _life(incarnation: str, schema: pa.Schema) -> str:
     return f"{incarnation}-{hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:16]}"
 
 

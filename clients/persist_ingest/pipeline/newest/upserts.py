@@ -16,7 +16,8 @@ from persist import LocationError
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist_ingest.pipeline.newest.gathering import Gathered, ranked
 from persist_ingest.pipeline.newest.kept import Kept
-from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, keys_of
+from persist_ingest.pipeline.newest.ordering import by_key
+from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, flat, keys_of
 from persist_ingest.pipeline.state import Contents
 
 _log = logging.getLogger(__name__)
@@ -90,34 +91,44 @@ def changes_of(
     """
     if not rows.num_rows:
         return
-    coded = keys_of(rows, key_names).dictionary_encode()
-    codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    ts, partitions, offsets, present = (rows.column(name).combine_chunks() for name in PLACES)
+    ts, partitions, offsets, present = (flat(rows.column(name)) for name in PLACES)
+    # Once: each ``take`` would join the chunks again.
+    rows = rows.select([*names, PRESENT]).combine_chunks()
     times = ts.to_numpy(zero_copy_only=False)
     # Keys in order of their hashes, which are those of runs.
-    order = np.lexsort((offsets.to_numpy(zero_copy_only=False), ranked(partitions), times, codes, hashes))
-    ordered_codes, ordered_ts = codes[order], times[order]
-    last = np.r_[(ordered_codes[1:] != ordered_codes[:-1]) | (ordered_ts[1:] != ordered_ts[:-1]), True]
-    kept = order[last]
-    kept_codes, kept_ts = codes[kept], times[kept]
-    first_of_key = np.r_[True, kept_codes[1:] != kept_codes[:-1]]
+    columns = times, ranked(partitions), offsets.to_numpy(zero_copy_only=False)
+    order, is_first = by_key(hashes, rows, key_names, columns)
+    is_last = np.r_[is_first[1:] | (times[order[1:]] != times[order[:-1]]), True]
+    kept, key_numbers = order[is_last], np.cumsum(is_first)[is_last]
+    kept_ts = times[kept]
+    first_of_key = np.r_[True, key_numbers[1:] != key_numbers[:-1]]
     last_of_key = np.r_[first_of_key[1:], True]
     alive = present.to_numpy(zero_copy_only=False).astype(bool)[kept]
 
-    keys = coded.dictionary.take(array_of(kept_codes[first_of_key]))
-    old_index, before_rows = newest.found(hashes[kept][first_of_key], keys)
-    had = np.flatnonzero(old_index >= 0)
-    if len(had):
-        yield updates(before_rows.take(array_of(old_index[had])), kept_ts[first_of_key][had], -1, names)
+    ends = kept[last_of_key]
+    newest_rows = rows.take(array_of(ends))
+    old_index, before_rows = newest.found(hashes[ends], keys_of(newest_rows, key_names))
+    held = np.flatnonzero(old_index >= 0)
+    if len(held):
+        yield _taken_back(before_rows, old_index[held], kept_ts[first_of_key][held], names)
     # What a later upsert of the same key in this batch takes back.
     replaced = np.flatnonzero(~last_of_key & alive)
     if len(replaced):
         yield updates(rows.take(array_of(kept[replaced])), kept_ts[replaced + 1], -1, names)
     fresh = np.flatnonzero(alive)
     if len(fresh):
-        yield updates(rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
-    ends = kept[last_of_key]
-    writer.write(hashes[ends], rows.take(array_of(ends)))
+        is_all = len(fresh) == len(ends) == len(kept)
+        yield updates(newest_rows if is_all else rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
+    writer.write(hashes[ends], newest_rows)
+
+
+def _taken_back(rows: pa.Table, places: Numbers, ts: Numbers, names: Sequence[str]) -> pa.RecordBatch:
+    """The rows at these places, each at its time, in the order they stand in: few are not among them."""
+    times, is_held = np.zeros(rows.num_rows, ts.dtype), np.zeros(rows.num_rows, np.bool_)
+    times[places], is_held[places] = ts, True
+    if not is_held.all():
+        rows, times = rows.filter(array_of(is_held)), times[is_held]
+    return updates(rows, times, -1, names)
 
 
 _held: Final[dict[tuple[str, int], Kept]] = {}
@@ -150,11 +161,6 @@ def given_back(contents: Contents, kept: Kept) -> None:
 
 def updates(rows: pa.Table, ts: Numbers, diff: int, names: Sequence[str]) -> pa.RecordBatch:
     """Rows with their times, and one diff."""
-    columns = [_flat(rows, name) for name in names]
+    columns = [flat(rows.column(name)) for name in names]
     columns += [pa.array(ts.astype(np.uint64)), pa.array(np.full(len(ts), diff, np.int64))]
     return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])
-
-
-def _flat(rows: pa.Table, name: str) -> ArrowArray:
-    flat: ArrowArray = rows.column(name).combine_chunks()
-    return flat
