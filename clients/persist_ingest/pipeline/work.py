@@ -106,7 +106,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class InOneTask:
     """A ReadTask of several, one after another. Picklable."""
 
     tasks: tuple[ReadTask, ...]
@@ -136,7 +136,7 @@ def joined(works: Sequence[Work]) -> list[Work]:
         return list(works)
     whole = next(work for work in works if is_divisible(work.task))
     others = [work for work in works if not is_divisible(work.task)]
-    return [dataclasses.replace(whole, task=Joined(tasks)), *others]
+    return [dataclasses.replace(whole, task=InOneTask(tasks)), *others]
 
 
 def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:

@@ -153,7 +153,7 @@ def run(
     state_dir: StateDir = "",
     key_ranges: Annotated[
         int,
-        typer.Option(min=0, max=65_536, help="Parts of an export's keys for upserts; 0: 4 with --spark, else 1."),
+        typer.Option(min=0, max=65_536, help="Parts of an export's keys for upserts; 0: 4 where Spark is, else 1."),
     ] = 0,
     side_listen: Annotated[
         str,
