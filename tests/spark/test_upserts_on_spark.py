@@ -4,7 +4,8 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from ingest.pipeline.test_kafka_pipeline import Topic, cluster
 from persist_ingest import Location, Pipeline, PipelineOptions, create
 from persist_ingest.location import release
 from persist_ingest.pipeline import running
+from persist_ingest.pipeline.running import Runner
+from persist_ingest.pipeline.work import Done, Work
 from persist_ingest.sources.kafka import reader
 from persist_ingest.sources.port import BadRows
 
@@ -43,9 +46,25 @@ def topic(cluster: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> Topic:
     return made
 
 
+@dataclass
+class Overtaken(Runner):
+    """Has ``first`` step once, before what it came to is appended."""
+
+    first: Pipeline | None = None
+
+    def run(self, works: Sequence[Work], report: Callable[[int], None]) -> list[Done]:
+        done = Runner.run(self, works, report)
+        if self.first is not None:
+            self.first.step()
+            self.first = None
+        return done
+
+
 def pipeline(here: Location, place: Path, spark: "SparkSession | None", ranges: int = 3) -> Pipeline:
     options = PipelineOptions(**OPTIONS, key_ranges=ranges, state_dir=str(place))  # type: ignore[arg-type]  # all are ints
-    return Pipeline(here, "feed", options=options, session=(lambda: spark) if spark else None, spark_bytes_min=LARGE)
+    made = Pipeline(here, "feed", options=options)
+    made._runner = Overtaken((lambda: spark) if spark else None, LARGE)
+    return made
 
 
 def check(here: Location, topic: Topic) -> None:
@@ -82,7 +101,9 @@ def test_whatever_happens_between_steps_they_equal_the_model(
             other.step()
             put(topic, rng, 100)
         elif what == "overtaken":
-            overtake(ingester, other)
+            runner = ingester._runner
+            assert isinstance(runner, Overtaken)
+            runner.first = other
         jobs = ingester._runner.jobs
         step = ingester.step()
         assert ingester._runner.jobs - jobs == (what != "small")
@@ -93,19 +114,6 @@ def test_whatever_happens_between_steps_they_equal_the_model(
     other.close()
     assert len(list(place.glob("*-of-2.*"))) == 2
     assert len(list(place.glob("*-of-3.*"))) == 3, "one for each range, whichever process came"
-
-
-def overtake(ingester: Pipeline, other: Pipeline) -> None:
-    """Have another be first to append what this one reads next."""
-    read = ingester._read
-
-    def late(*given: Any) -> Any:
-        done = read(*given)
-        other.step()
-        ingester._read = read  # type: ignore[method-assign]  # once
-        return done
-
-    ingester._read = late  # type: ignore[method-assign]  # once
 
 
 def test_processes_that_are_killed_amid_a_step_change_nothing(

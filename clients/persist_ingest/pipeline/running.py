@@ -140,7 +140,10 @@ def _by_ranges(given: "RDD[tuple[int, Work]]", exports: Mapping[str, ExportPlan]
         let_go(plan.contents)
     brought = given.mapPartitions(partial(_sending, ranges=ranges)).partitionBy(ranges, _as_it_is)
     try:
-        return brought.mapPartitionsWithIndex(partial(_in_range, exports=exports, ranges=ranges)).collect()
+        answers: list[Any] = brought.mapPartitionsWithIndex(
+            partial(_in_range, exports=exports, ranges=ranges)
+        ).collect()
+        return answers
     finally:
         # Else its files stay until the JVM happens to look.
         brought._jrdd.rdd().cleanShuffleDependencies(False)
