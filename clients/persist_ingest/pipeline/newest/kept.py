@@ -73,8 +73,15 @@ class Kept:
     Raises LocationError where files cannot be read or written; what was there before counts then.
     """
 
-    def __init__(self, contents: Contents, fields: pa.Schema, key_names: Sequence[str], of: KeyRange = WHOLE) -> None:
-        """With whatever is there of an earlier process."""
+    def __init__(
+        self,
+        contents: Contents,
+        fields: pa.Schema,
+        key_names: Sequence[str],
+        of: KeyRange = WHOLE,
+        incarnation: int | None = None,
+    ) -> None:
+        """With whatever is there of an earlier process. ``incarnation``: of the contents, if it was asked for."""
         self.upper = 0
         self.of = of
         self.contents = contents
@@ -83,7 +90,7 @@ class Kept:
         self._runs: list[Run] = []
         self._prepared: _Prepared | None = None
         self._numbered = 0
-        self._life = _life(contents.incarnation(), self.schema)
+        self._life = _life(contents.incarnation() if incarnation is None else incarnation, self.schema)
         with told():
             self.directory, self._lock = _taken(contents, of)
             try:
@@ -122,9 +129,9 @@ class Kept:
                 unsettled = np.delete(unsettled, at)
         return index, pa.concat_tables(tables)
 
-    def is_of(self, contents: Contents, fields: pa.Schema) -> bool:
+    def is_of(self, contents: Contents, fields: pa.Schema, incarnation: int) -> bool:
         """Whether it is of these contents, in the history that they have now, with these columns."""
-        return contents == self.contents and self._life == _life(contents.incarnation(), _with_present(fields))
+        return contents == self.contents and self._life == _life(incarnation, _with_present(fields))
 
     def writer(self) -> RunWriter:
         """For the newest rows of a step."""

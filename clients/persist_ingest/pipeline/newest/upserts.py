@@ -62,9 +62,9 @@ def upserted(
     is known to be beyond ``lower``), LocationError.
     """
     with contextlib.ExitStack() as held:
-        newest = []
+        newest, incarnation = [], contents.incarnation()
         for each in of:
-            newest.append(taken(contents, fields, key_names, each))
+            newest.append(taken(contents, fields, key_names, each, incarnation))
             held.callback(given_back, contents, newest[-1], keep=keep)
         for kept in newest:
             kept.confirm(*marks)
@@ -143,15 +143,22 @@ def let_go(contents: Contents) -> None:
         kept.close()
 
 
-def taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str], of: KeyRange = WHOLE) -> Kept:
-    """What is kept of these, for this step alone, until it is ``given_back``."""
+def taken(
+    contents: Contents,
+    fields: pa.Schema,
+    key_names: Sequence[str],
+    of: KeyRange = WHOLE,
+    incarnation: int | None = None,
+) -> Kept:
+    """What is kept of these, for this step alone, until it is ``given_back``. ``incarnation``: as Kept takes it."""
+    now = contents.incarnation() if incarnation is None else incarnation
     # SUBTLE: the pid is part of the key because a forked child would write into its parent's files.
     kept = _held.get((contents.key, os.getpid()), {}).pop(of, None)
-    if kept is not None and kept.is_of(contents, fields):
+    if kept is not None and kept.is_of(contents, fields, now):
         return kept
     if kept is not None:
         kept.close()
-    return Kept(contents, fields, key_names, of)
+    return Kept(contents, fields, key_names, of, now)
 
 
 def given_back(contents: Contents, kept: Kept, *, keep: bool = True) -> None:
