@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from persist import Antichain, InvalidArgument, PersistError, UsageError
 from persist.sources import SourceFrontier
@@ -123,16 +123,17 @@ class Runner:
             answers = _by_ranges(given, works[0].exports)
         else:
             answers = given.mapPartitions(_on_executor).collect()
+        done: list[Done] = []
         for answer in answers:
             # What the others wrote stays unnamed, for the sweeper.
             if isinstance(answer, PersistError):
                 raise answer
-        done: list[Done] = answers
+            done.append(answer)
         report(sum(each.rows for each in done))
         return done
 
 
-def _by_ranges(given: "RDD[tuple[int, Work]]", exports: Mapping[str, ExportPlan]) -> list[Any]:
+def _by_ranges(given: "RDD[tuple[int, Work]]", exports: Mapping[str, ExportPlan]) -> "list[Done | PersistError]":
     """Rows are sent to the tasks that have the ranges of their keys, and what those know of them."""
     ranges = next(iter(exports.values())).ranges
     for plan in exports.values():
@@ -140,7 +141,7 @@ def _by_ranges(given: "RDD[tuple[int, Work]]", exports: Mapping[str, ExportPlan]
         let_go(plan.contents)
     brought = given.mapPartitions(partial(_sending, ranges=ranges)).partitionBy(ranges, _as_it_is)
     try:
-        answers: list[Any] = brought.mapPartitionsWithIndex(
+        answers: list[Done | PersistError] = brought.mapPartitionsWithIndex(
             partial(_in_range, exports=exports, ranges=ranges)
         ).collect()
         return answers
@@ -153,7 +154,7 @@ def _as_it_is(number: int) -> int:
     return number
 
 
-def _sending(works: Iterator[Any], *, ranges: int) -> Iterator[tuple[int, Sent | PersistError]]:
+def _sending(works: Iterator[tuple[int, Work]], *, ranges: int) -> Iterator[tuple[int, Sent | PersistError]]:
     for number, work in list(works):
         try:
             yield from sent(work, number, ranges)
@@ -161,7 +162,9 @@ def _sending(works: Iterator[Any], *, ranges: int) -> Iterator[tuple[int, Sent |
             yield 0, error
 
 
-def _in_range(number: int, given: Iterator[Any], *, exports: Mapping[str, ExportPlan], ranges: int) -> Iterator[Any]:
+def _in_range(
+    number: int, given: Iterator[tuple[int, Sent | PersistError]], *, exports: Mapping[str, ExportPlan], ranges: int
+) -> Iterator[Done | PersistError]:
     """What became of a range. What was sent may be an error, which is what becomes of the step then."""
     rest = iter(given)
     try:
@@ -174,14 +177,14 @@ def _in_range(number: int, given: Iterator[Any], *, exports: Mapping[str, Export
     yield answer
 
 
-def _checked(given: Iterator[Any]) -> Iterator[Sent]:
+def _checked(given: Iterator[tuple[int, Sent | PersistError]]) -> Iterator[Sent]:
     for _, each in given:
         if isinstance(each, PersistError):
             raise each
         yield each
 
 
-def _on_executor(works: Iterator[Any]) -> Iterator[Done | PersistError]:
+def _on_executor(works: Iterator[tuple[int, Work]]) -> Iterator[Done | PersistError]:
     """What became of each work. Definite errors come back as they are, and are not tried again by Spark."""
     # SUBTLE: the iterator is exhausted, or Spark would throw this Python worker away.
     for _, work in list(works):

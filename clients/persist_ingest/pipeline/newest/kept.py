@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,10 @@ import pyarrow as pa
 from persist import InvalidArgument, LocationError, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
-from persist.typed import Record
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange, numbers_of
-from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, in_order, keys_of, merged
+from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunJson, RunWriter, in_order, keys_of, merged
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -62,6 +61,20 @@ class _Prepared:
     upper: int
     runs: tuple[Run, ...]
     is_all: bool
+
+
+class _Recorded(TypedDict):
+    """A record in JSON; ``mark``, ``is_all`` and ``base``, what it was prepared on, are of what is prepared."""
+
+    version: int
+    life: str
+    boot: str
+    upper: int
+    runs: list[RunJson]
+    numbered: int
+    mark: str
+    is_all: bool
+    base: int
 
 
 class Kept:
@@ -162,12 +175,7 @@ class Kept:
         try:
             if prepared is not None:
                 with told():
-                    self._record(
-                        _PREPARED,
-                        prepared.upper,
-                        prepared.runs,
-                        {"mark": prepared.mark, "is_all": prepared.is_all, "base": self.upper},
-                    )
+                    self._record(_PREPARED, prepared.upper, prepared.runs, prepared.mark, is_all=prepared.is_all)
         except LocationError as error:
             _log.warning("changes of shard %s are read again: %s", self.contents.shard, error)
         finally:
@@ -188,9 +196,9 @@ class Kept:
         elif kept is None:
             self.begin_anew()
 
-    def _recorded(self, name: str) -> tuple[Record, list[Run]] | None:
+    def _recorded(self, name: str) -> tuple[_Recorded, list[Run]] | None:
         try:
-            given = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            given: _Recorded = json.loads((self.directory / name).read_text(encoding="utf-8"))
             if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
                 return given, [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
         except FileNotFoundError:
@@ -240,20 +248,22 @@ class Kept:
     def save(self, upper: int, runs: list[Run]) -> None:
         """These are all there is, and it is recorded."""
         with told():
-            self._record(_KEPT, upper, runs, {})
+            self._record(_KEPT, upper, runs)
             self._runs, self.upper = runs, upper
             self.unprepared()
 
-    def _record(self, name: str, upper: int, runs: Sequence[Run], more: Record) -> None:
-        record = {
-            "version": _VERSION,
-            "life": self._life,
-            "boot": _boot(),
-            "upper": upper,
-            "runs": [run.file.to_json() for run in runs],
-            "numbered": self._numbered,
-            **more,
-        }
+    def _record(self, name: str, upper: int, runs: Sequence[Run], mark: str = "", *, is_all: bool = False) -> None:
+        record = _Recorded(
+            version=_VERSION,
+            life=self._life,
+            boot=_boot(),
+            upper=upper,
+            runs=[run.file.to_json() for run in runs],
+            numbered=self._numbered,
+            mark=mark,
+            is_all=is_all,
+            base=self.upper,
+        )
         fresh = self.directory / f"{name}.new"
         fresh.write_text(json.dumps(record), encoding="utf-8")
         fresh.replace(self.directory / name)
