@@ -106,8 +106,10 @@ def test_whatever_happens_between_steps_they_equal_the_model(
             runner.first = other
         jobs = ingester._runner.jobs
         step = ingester.step()
-        assert ingester._runner.jobs - jobs == (what != "small")
-        assert (step.overtaken > 0) == (what == "overtaken")
+        assert (ingester._runner.jobs > jobs) == (what != "small")
+        assert (step.overtaken > 0) == (what == "overtaken") or what == "elsewhere"
+        while what == "elsewhere" and step.overtaken:
+            step = ingester.step()  # it did not know yet
         check(here, topic)
         assert sum(contents(here, "feed", "errors").values()) == bad
     ingester.close()
