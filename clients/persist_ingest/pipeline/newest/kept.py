@@ -63,7 +63,7 @@ class _Prepared:
     is_all: bool
 
 
-class _Recorded(TypedDict):
+class _KeptJson(TypedDict):
     """A record in JSON; ``mark``, ``is_all`` and ``base``, what it was prepared on, are of what is prepared."""
 
     version: int
@@ -196,9 +196,9 @@ class Kept:
         elif kept is None:
             self.begin_anew()
 
-    def _recorded(self, name: str) -> tuple[_Recorded, list[Run]] | None:
+    def _recorded(self, name: str) -> tuple[_KeptJson, list[Run]] | None:
         try:
-            given: _Recorded = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            given: _KeptJson = json.loads((self.directory / name).read_text(encoding="utf-8"))
             if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
                 return given, [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
         except FileNotFoundError:
@@ -253,7 +253,7 @@ class Kept:
             self.unprepared()
 
     def _record(self, name: str, upper: int, runs: Sequence[Run], mark: str = "", *, is_all: bool = False) -> None:
-        record = _Recorded(
+        record = _KeptJson(
             version=_VERSION,
             life=self._life,
             boot=_boot(),
