@@ -46,6 +46,7 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
+from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
@@ -128,6 +129,7 @@ class Pipeline:
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
+        self._marks: dict[str, dict[KeyRange, str]] = {}
         self._history = History(self._client, self.options.retain_ms)
         self._reader: SourceReader | None = None
         self._follower: Follower | None = None
@@ -418,6 +420,8 @@ class Pipeline:
                 lower=_time(self._uppers[name]),
                 upper=_time(upper),
                 contents=self._contents(name),
+                ranges=self._runner.ranges(self.options.key_ranges),
+                marks=frozenset(self._marks.get(name, {}).values()),
             )
             for name, writer in self._writers.items()
         }
@@ -438,9 +442,12 @@ class Pipeline:
         self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
         # SUBTLE: of a compacted log another ingester may have read, and appended, other rows at the same offsets. So
         # what was committed already, as the upper says, is not known to be this.
-        marks = [each.marks[name] for each in done if name in each.marks]
-        if len(marks) == 1 and not isinstance(outcome, UpperMismatch) and not outcome.already_committed:
-            appended(self._contents(name), marks[0])
+        marks = [(each.of, each.marks[name]) for each in done if name in each.marks]
+        # Of each range it is one task's: what was made beside another's is not all there is.
+        is_whole = len(dict(marks)) == len(marks)
+        if is_whole and not isinstance(outcome, UpperMismatch) and not outcome.already_committed:
+            self._marks.setdefault(name, {}).update(marks)
+            appended(self._contents(name), *dict(marks).values())
         self.figures.appended(name, batches, was_first=was_first)
         return was_first
 

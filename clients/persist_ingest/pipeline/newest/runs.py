@@ -292,7 +292,9 @@ def merged(
     size = max(1, sum(run.file.bytes for run in runs) // max(total, 1))
     rows = int(np.clip(chunk_bytes // size, 1024, CHUNK_ROWS_MAX))
     count = max(1, -(-total // rows))
-    edges = np.array([(number << 64) // count for number in range(1, count)], np.uint64)
+    # Runs may have a range of the keys only.
+    low, high = _ends(runs)
+    edges = np.array([low + (high - low) * number // count for number in range(1, count)], np.uint64)
     cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), run.file.rows] for run in runs]
     for number in range(count):
         ranges = [(run, cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=True)]
@@ -308,6 +310,12 @@ def merged(
             if not present.all():
                 table, hashes = table.filter(pa.array(present)), hashes[present]
         yield hashes, table
+
+
+def _ends(runs: Sequence[Run]) -> tuple[int, int]:
+    """The least hash there is, and the greatest."""
+    ends = [(int(run.hashes[0]), int(run.hashes[-1])) for run in runs if run.file.rows]
+    return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
 
 
 def _newest(hashes: Numbers, table: pa.Table, order: Numbers, key_names: Sequence[str]) -> Numbers:

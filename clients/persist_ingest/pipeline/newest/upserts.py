@@ -4,9 +4,10 @@ Keys are compared by their canonical bytes. What they held is looked up in ``new
 Source: sources.md section 4, upsert; kernel.md section 1.
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,7 +16,8 @@ import pyarrow as pa
 from persist import LocationError
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist_ingest.pipeline.newest.gathering import Gathered, ranked
-from persist_ingest.pipeline.newest.kept import Kept
+from persist_ingest.pipeline.newest.kept import Kept, bring
+from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange
 from persist_ingest.pipeline.newest.ordering import by_key
 from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, flat, keys_of
 from persist_ingest.pipeline.state import Contents
@@ -47,38 +49,49 @@ def upserted(
     fields: pa.Schema,
     key_names: Sequence[str],
     mark: str,
+    *,
+    of: Sequence[KeyRange] = (WHOLE,),
+    marks: Collection[str] = (),
+    keep: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The updates that upserts at times in ``[lower, upper)`` come to: key…, val…, ts, diff.
 
-    ``gathered``: as ``gather`` begins it. ``mark``: what ``appended`` is called with once exactly these updates are
-    in the shard, by an append of this process; no other step's. Raises NotReadable (also where the shard is known to
-    be beyond ``lower``), LocationError.
+    ``gathered``: as ``gather`` begins it, all of whose keys are in the ranges ``of``. ``mark``: what ``appended`` is
+    called with once exactly these updates are in the shard, by an append of this pipeline; no other step's. ``marks``:
+    what it was called with, here or elsewhere. ``keep``: for the next step of this process, and of no other; else
+    whatever process comes next on this machine has it, and is given the mark. Raises NotReadable (also where the shard
+    is known to be beyond ``lower``), LocationError.
     """
-    kept = taken(contents, fields, key_names)
-    try:
-        kept.at(lower)
-        with kept.writer() as writer:
+    with contextlib.ExitStack() as held:
+        newest, incarnation = [], contents.incarnation()
+        for each in of:
+            newest.append(taken(contents, fields, key_names, each, incarnation))
+            held.callback(given_back, contents, newest[-1], keep=keep)
+        for kept in newest:
+            kept.confirm(*marks)
+        bring(newest, lower)
+        with contextlib.ExitStack() as writing:
+            writers = [writing.enter_context(kept.writer()) for kept in newest]
             for rows, hashes in gathered.ranges():
-                yield from changes_of(rows, hashes, kept, writer, list(fields.names), key_names)
-        kept.prepare([writer.finish()], upper, mark)
-    finally:
-        given_back(contents, kept)
+                for kept, writer in zip(newest, writers, strict=True):
+                    yield from changes_of(*kept.of.within(rows, hashes), kept, writer, fields.names, key_names)
+            runs = [writer.finish() for writer in writers]
+        for kept, run in zip(newest, runs, strict=True):
+            kept.prepare([run], upper, mark)
 
 
-def appended(contents: Contents, mark: str) -> None:
-    """What was made under this mark is in the shard, appended by this process and by no other: it is known from now on.
+def appended(contents: Contents, *marks: str) -> None:
+    """What was made under these is in the shard, appended by this pipeline and by no other: it is known from now on.
 
     Without this call, or where files cannot be written, the next step reads the shard's changes.
     """
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is None:
-        return
-    try:
-        kept.confirm(mark)
-    except LocationError as error:
-        _log.warning("changes of shard %s are read again: %s", contents.shard, error)
-    finally:
-        given_back(contents, kept)
+    for kept in _held.pop((contents.key, os.getpid()), {}).values():
+        try:
+            kept.confirm(*marks)
+        except LocationError as error:
+            _log.warning("changes of shard %s are read again: %s", contents.shard, error)
+        finally:
+            given_back(contents, kept)
 
 
 def changes_of(
@@ -131,31 +144,37 @@ def _taken_back(rows: pa.Table, places: Numbers, ts: Numbers, names: Sequence[st
     return updates(rows, times, -1, names)
 
 
-_held: Final[dict[tuple[str, int], Kept]] = {}
+_held: Final[dict[tuple[str, int], dict[KeyRange, Kept]]] = {}
 """Those of this process that no step is at work with, by the key of its contents."""
 
 
 def let_go(contents: Contents) -> None:
     """Leave what is kept of these to other processes."""
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is not None:
+    for kept in _held.pop((contents.key, os.getpid()), {}).values():
         kept.close()
 
 
-def taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> Kept:
-    """What is kept of these, for this step alone, until it is ``given_back``."""
+def taken(
+    contents: Contents,
+    fields: pa.Schema,
+    key_names: Sequence[str],
+    of: KeyRange = WHOLE,
+    incarnation: str | None = None,
+) -> Kept:
+    """What is kept of these, for this step alone, until it is ``given_back``. ``incarnation``: as Kept takes it."""
+    now = contents.incarnation() if incarnation is None else incarnation
     # SUBTLE: the pid is part of the key because a forked child would write into its parent's files.
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is not None and kept.is_of(contents, fields):
+    kept = _held.get((contents.key, os.getpid()), {}).pop(of, None)
+    if kept is not None and kept.is_of(contents, fields, now):
         return kept
     if kept is not None:
         kept.close()
-    return Kept(contents, fields, key_names)
+    return Kept(contents, fields, key_names, of, now)
 
 
-def given_back(contents: Contents, kept: Kept) -> None:
-    """Leave it to the next step of this process."""
-    if _held.setdefault((contents.key, os.getpid()), kept) is not kept:
+def given_back(contents: Contents, kept: Kept, *, keep: bool = True) -> None:
+    """Leave it to the next step of this process, or to any process."""
+    if not keep or _held.setdefault((contents.key, os.getpid()), {}).setdefault(kept.of, kept) is not kept:
         kept.close()
 
 
