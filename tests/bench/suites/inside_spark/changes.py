@@ -22,13 +22,11 @@ ROUNDS_MAX = 6
 WARM = 1
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with fleet(plan, outcome, GOAL, (OURS,)) as (laps, folder):
         _overwrites(plan, outcome, laps, folder)
         _merges(plan, outcome, laps, folder)
     outcome.keep("changes", laps.as_json())
-    return outcome
 
 
 def _overwrites(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
