@@ -47,10 +47,12 @@ def plain_bytes(read: Callable[[int, int], bytes], start: int, end: int, values:
             return None
         at += header.at + encoded
         total, found = total + size, found + rows
+        if not rows or found > values:
+            return None
     return total if at == end and found == values else None
 
 
-def _number(value: object) -> int:
+def _number(value: "int | Fields | None") -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
         raise _Unusual
     return value
