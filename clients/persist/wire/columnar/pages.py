@@ -20,7 +20,7 @@ _DEPTH_MAX: Final = 3
 _NUMBER_BYTES_MAX: Final = 5
 _NUMBER_MAX: Final = 1 << 31
 
-Fields = dict[int, "int | Fields | None"]
+Struct = dict[int, "int | Struct | None"]
 """Numbers and structs by their ids; None for what else there is."""
 
 
@@ -52,7 +52,7 @@ def plain_bytes(read: Callable[[int, int], bytes], start: int, end: int, values:
     return total if at == end and found == values else None
 
 
-def _number(value: "int | Fields | None") -> int:
+def _number(value: "int | Struct | None") -> int:
     if not isinstance(value, int) or not 0 <= value < _NUMBER_MAX:
         raise _Unusual
     return value
@@ -65,11 +65,11 @@ class _Header:
         self._data = data
         self.at = 0
 
-    def fields(self, depth: int = 0) -> Fields:
+    def fields(self, depth: int = 0) -> Struct:
         """Each field once, in the order of ids, as all writers have them. Raises _Unusual, IndexError (cut off)."""
         if depth > _DEPTH_MAX:
             raise _Unusual
-        found: Fields = {}
+        found: Struct = {}
         last = 0
         while byte := self._byte():
             step, kind = byte >> 4, byte & 15
@@ -79,7 +79,7 @@ class _Header:
             found[last] = self._value(kind, depth)
         return found
 
-    def _value(self, kind: int, depth: int) -> "int | Fields | None":
+    def _value(self, kind: int, depth: int) -> "int | Struct | None":
         if kind in (_TRUE, _FALSE):
             return None
         if kind == _I32:
