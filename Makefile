@@ -90,11 +90,11 @@ docs-site: ## build the site for users from docs/ into build/site, without a net
 constraints: ## renew constraints.txt with the newest versions that resolve (needs uv)
 	@deploy/constraints.sh
 
-bench: ## measure against the goals, next to the floor and the peers (about 10 minutes)
+bench: ## measure against the goals, next to the floor and the peers (about half an hour)
 	@deploy/setup.sh bench
 	@$(IN_ENV) PYTHONPATH=tests python -m bench $(ARGS)
 
-bench-full: ## the same with every size and every peer (about an hour)
+bench-full: ## the same with every size and every peer (some hours)
 	@deploy/setup.sh bench
 	@$(IN_ENV) PYTHONPATH=tests python -m bench --full $(ARGS)
 
