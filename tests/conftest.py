@@ -49,7 +49,7 @@ settings.load_profile("steady")
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
 JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
-LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
+LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
     *(f"tests/test_{name}.py" for name in ("tidy", "words")),
@@ -62,8 +62,9 @@ ABOUT_SOURCES = (
 """Tests over our own modules, which one process runs: it parses them once (``trees``)."""
 ORDER = (
     *(f"{SPARK}{name}" for name in ("test_deaths", "read/test_holds", "read/test_streams", "test_batch", "")),
-    *LONG, KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/", "tests/cli/", "tests/machine/",
-    "tests/services/", "tests/pages/", "tests/client/", "tests/test_", "tests/catalog/", "tests/property/", "",
+    *LONG, "tests/scenarios/", "tests/e2e/", KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/",
+    "tests/cli/", "tests/machine/", "tests/services/", "tests/pages/", "tests/client/", "tests/test_",
+    "tests/catalog/", "tests/property/", "",
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
