@@ -18,7 +18,9 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from compiled import compile_if_many
 from costs import Costs
 from hypothesis import HealthCheck, settings
 from kinds import KINDS, kind_of
@@ -49,6 +51,8 @@ settings.load_profile("steady")
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
 JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
+ROOMY = 12 << 30
+"""Bytes of memory in which seven processes of tests have room, with two JVMs of Spark."""
 LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
@@ -115,6 +119,16 @@ class Scheduling(LoadScopeScheduling):
             return
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+
+def pytest_xdist_setupnodes(specs: list[object]) -> None:
+    if len(specs) > 2:
+        compile_if_many()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For ``make test``: five do what two cores can while they wait, seven where their servers have room, too."""
+    return 7 if psutil.virtual_memory().total > ROOMY else 5
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
