@@ -51,6 +51,8 @@ settings.load_profile("steady")
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
 JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
+GARBAGE_AFTER = 10_000
+"""Objects between two looks for cycles; our servers and commands have their own."""
 ROOMY = 12 << 30
 """Bytes of memory in which seven processes of tests have room, with two JVMs of Spark."""
 LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
@@ -147,12 +149,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: looking for cycles in it again and again takes minutes."""
+    """What is imported and collected stays to the end: looking for cycles in it again and again takes minutes.
+
+    Nor are cycles looked for after each few hundred objects, which was a twentieth of what tests of SQL computed.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(GARBAGE_AFTER)
         gc.enable()
 
 
