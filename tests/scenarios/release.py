@@ -38,7 +38,8 @@ def main(asked: socket.socket) -> None:
             asked.send(str(pid).encode())
             continue
         asked.close()
-        be(*given, files)
+        program, words, environment = given
+        be(program, words, environment, files)
 
 
 def be(program: str, words: list[str], environment: dict[str, str], files: list[int]) -> None:
