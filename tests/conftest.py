@@ -15,12 +15,13 @@ import inspect
 import itertools
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from compiled import compile_if_many
 from costs import Costs
 from hypothesis import HealthCheck, settings
 from kinds import KINDS, kind_of
@@ -48,6 +49,7 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
 
+HERE = Path(__file__).parent
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
 JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
@@ -82,7 +84,7 @@ JVM_OPTIONS = [
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m"),
     "-Dspark.buffer.pageSize=1m",
 ]
-CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
+CLASSES = HERE.parent / ".venv" / "spark.jsa"
 """Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
 if CLASSES.exists():
     JVM_OPTIONS += ["-Xlog:disable", f"-XX:SharedArchiveFile={CLASSES}"]
@@ -124,8 +126,20 @@ class Scheduling(LoadScopeScheduling):
 
 
 def pytest_xdist_setupnodes(specs: list[object]) -> None:
-    if len(specs) > 2:
-        compile_if_many()
+    """After a fresh clone: one process compiles all, before many begin that would each compile all."""
+    if len(specs) > 2 and len(not_compiled()) > 30:
+        command = [sys.executable, "-m", "pytest", "-qq", "-n", "0", "--collect-only", str(HERE)]
+        # What fails here fails again, and is shown, where it is collected.
+        subprocess.run(command, cwd=HERE.parent, capture_output=True, check=False)
+
+
+def not_compiled() -> list[Path]:
+    """Test modules that are newer than what pytest compiled of them, with their asserts written out."""
+    tail = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    found = ((path, path.parent / "__pycache__" / f"{path.stem}.{tail}") for path in HERE.rglob("test_*.py"))
+    return [
+        path for path, compiled in found if not compiled.exists() or compiled.stat().st_mtime < path.stat().st_mtime
+    ]
 
 
 def pytest_xdist_auto_num_workers() -> int:
