@@ -127,7 +127,7 @@ class Scheduling(LoadScopeScheduling):
 
 def pytest_xdist_setupnodes(specs: list[object]) -> None:
     """After a fresh clone: one process compiles all, before many begin that would each compile all."""
-    if len(specs) > 2 and len(not_compiled()) > 30:
+    if len(specs) > 2 and not sys.dont_write_bytecode and len(not_compiled()) > 30:
         command = [sys.executable, "-m", "pytest", "-qq", "-n", "0", "--collect-only", str(HERE)]
         # What fails here fails again, and is shown, where it is collected.
         subprocess.run(command, cwd=HERE.parent, capture_output=True, check=False)
