@@ -92,6 +92,7 @@ After = Annotated[
 Commit = Annotated[bool, typer.Option("--commit", help="Do it. Otherwise only show what would be done.")]
 
 EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
 _SERVER: Final = re.compile(r"[\w.-]+:\d{1,5}")
 TIMEOUT_SECONDS = 30.0
 PLACES: Final = ("endpoint", "location", "blob", "consensus")

@@ -7,7 +7,7 @@ from typing import Any
 
 from persist.errors import PersistError
 from persist.machine.upkeep.next_step import NextStep, after
-from persist_cli.options import EXIT_FAILED
+from persist_cli.options import EXIT_FAILED, EXIT_INTERRUPTED
 from persist_cli.terminal import counted, note
 
 Row = dict[str, Any]
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 class Outcomes:
     """``rows``: a line for each shard, with why it failed as ``error``. ``alone``: one shard was named, and it raises.
 
-    ``failed``: what to do about each that failed.
+    ``failed``: what to do about each that failed. ``interrupted``: the rest is missing, and those after it.
 
     One shard that is damaged does not keep the others from being worked on, and never ends in the exit code 0.
     """
@@ -25,11 +25,12 @@ class Outcomes:
     alone: bool = False
     rows: list[Row] = field(default_factory=list)
     failed: dict[str, NextStep] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def code(self) -> int:
         """The exit code."""
-        return EXIT_FAILED if self.failed else 0
+        return EXIT_INTERRUPTED if self.interrupted else EXIT_FAILED if self.failed else 0
 
     @contextmanager
     def of(self, shard: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ import typer
 
 from persist_cli import completion
 from persist_cli.bundles import App
-from persist_cli.options import Age, Commit, Run, Where
+from persist_cli.options import After, Age, Commit, Run, Where
 from persist_cli.shard.commands import finalize
 
 app = App(help="Clean up: every command only shows what it would do, unless --commit is given.", no_args_is_help=True)
@@ -50,6 +50,7 @@ def compact(
     engine: Annotated[str, typer.Option(help="local: in this process; spark: on executors, into one run.")] = "local",
     master: Annotated[str | None, typer.Option(help="The Spark cluster; this machine if not given.")] = None,
     pieces: Annotated[int | None, typer.Option(min=1, help="Spark tasks of each shard, about.")] = None,
+    after: After = "",
     *,
     which: Which,
     at: WhereCompaction,
@@ -61,6 +62,8 @@ def compact(
         raise typer.BadParameter(f"--engine {engine} is unknown: use --engine local or --engine spark")
     if engine == "local" and (master or pieces):
         raise typer.BadParameter("--master and --pieces go with --engine spark")
+    if after and (engine == "spark" or at.endpoint is not None):
+        raise typer.BadParameter("--after goes with --all, and with --engine local")
     from persist_cli.admin import administration as machine
     from persist_cli.admin import work as admin_work
 
@@ -84,7 +87,9 @@ def compact(
     code = machine.run(
         target,
         settings,
-        lambda m: admin_work.compact(m, which.shards, whole=whole, commit=which.commit, json=run.json),
+        lambda m: admin_work.compact(
+            m, which.shards, whole=whole, commit=which.commit, json=run.json, after=after
+        ),
     )
     raise typer.Exit(code)
 
@@ -132,6 +137,7 @@ def upgrade(
 
 @app.command()
 def gc(
+    after: After = "",
     *,
     which: Which,
     at: Where,
@@ -144,13 +150,16 @@ def gc(
     from persist_cli.admin import work as admin_work
 
     machine.check_choice(which.shards, which.every)
-    code = machine.run(target, settings, lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json))
+    code = machine.run(
+        target, settings, lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json, after=after)
+    )
     raise typer.Exit(code)
 
 
 @app.command()
 def sweep(
     safe_age: Age = 24.0,
+    after: After = "",
     *,
     which: Which,
     at: Where,
@@ -170,7 +179,9 @@ def sweep(
     code = machine.run(
         target,
         settings,
-        lambda m: admin_work.sweep(m, which.shards, safe_age_ms=safe_age_ms, commit=which.commit, json=run.json),
+        lambda m: admin_work.sweep(
+            m, which.shards, safe_age_ms=safe_age_ms, commit=which.commit, json=run.json, after=after
+        ),
     )
     raise typer.Exit(code)
 

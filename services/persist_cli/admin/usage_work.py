@@ -14,7 +14,8 @@ from persist.machine.upkeep.usage import CountedRequests, Prices, Usage, usage_o
 from persist.runtime import Runtime
 from persist.typed import Record
 from persist_cli.admin.administration import Machine
-from persist_cli.admin.walk import AT_ONCE, EXIT_INTERRUPTED, Walk
+from persist_cli.admin.walk import AT_ONCE, Walk
+from persist_cli.options import EXIT_INTERRUPTED
 from persist_cli.outcomes import Outcomes
 from persist_cli.terminal import note, priced, print_json, print_rows, print_table, progress, sized
 

@@ -15,7 +15,6 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 16
 """Shards looked at side by side: most of the time a store is waited for."""
-EXIT_INTERRUPTED: Final = 130
 
 
 class Walk(Generic[T]):
