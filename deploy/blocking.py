@@ -113,7 +113,13 @@ SKIP = {
     "ReadHandle": {"so_far"},
     "Table": {"complete_at", "complete_before", "complete_to", "fitted", "wal"},
     "TableTransaction": {"add", "check_keys", "replace", "commit"},
-    "WriteHandle": {"append_at_upper_as", "compare_and_append_as", "compare_and_append_kept", "compare_and_append_kept_as", "keep"},
+    "WriteHandle": {
+        "append_at_upper_as",
+        "compare_and_append_as",
+        "compare_and_append_kept",
+        "compare_and_append_kept_as",
+        "keep",
+    },
     "Compaction": {"begin"},
     "CatalogTransaction": {"check_made_from", "carry", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
 }

@@ -79,8 +79,8 @@ class SystemRuntime:
         return random.random()
 
     async def offload(self, function: Callable[..., T], *args: object) -> T:
-        # SUBTLE: a thread forgets its work some time after its result is here. Given only the list, it holds no argument
-        # then, of which its caller may be about to free a large state by pieces.
+        # SUBTLE: a thread forgets its work some time after its result is here. Given only the list, it then holds no
+        # argument: its caller may be about to free a large state by pieces.
         work: list[Callable[[], T]] = [functools.partial(contextvars.copy_context().run, function, *args)]
         del args
         return await asyncio.get_running_loop().run_in_executor(_computing.get(), lambda: work.pop()())

@@ -87,9 +87,7 @@ def compact(
     code = machine.run(
         target,
         settings,
-        lambda m: admin_work.compact(
-            m, which.shards, whole=whole, commit=which.commit, json=run.json, after=after
-        ),
+        lambda m: admin_work.compact(m, which.shards, whole=whole, commit=which.commit, json=run.json, after=after),
     )
     raise typer.Exit(code)
 

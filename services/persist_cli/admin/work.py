@@ -159,9 +159,7 @@ def _holder(state: State) -> str:
     return "" if reader is None else f"{name} {reader.purpose} {reader.hostname}".strip()
 
 
-async def sweep(
-    machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool, after: str
-) -> int:
+async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool, after: str) -> int:
     """Delete leaked blobs; list shards that have blobs and no state. The exit code."""
     listed: list[Row] = []
 

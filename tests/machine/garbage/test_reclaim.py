@@ -159,8 +159,8 @@ async def test_shards_that_readers_hold_are_forgotten_and_opened_again_for_their
 class Silent(MeteredConsensus):
     """A store that never answers what some shards are asked for, and shows others' damaged."""
 
-    silent: frozenset[ShardId] = frozenset()
-    damaged: frozenset[ShardId] = frozenset()
+    silent: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
 
     async def head(self, key: str, *, timeout: float) -> Entry | None:
         if key in self.silent:

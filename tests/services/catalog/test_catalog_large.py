@@ -108,7 +108,7 @@ async def test_rows_of_a_large_one_are_encoded_and_uploaded_before_its_turn(monk
 
     monkeypatch.setattr(WriteHandle, "keep", held)
     monkeypatch.setattr(WriteHandle, "compare_and_append_kept", counted)
-    async with one_server() as (serving, catalog, mine):
+    async with one_server() as (_serving, catalog, mine):
         reader, other = await catalog.open_read_only(), await catalog.join()
         large = asyncio.create_task(mine.commit(many(mine, token=new_token())))
         await kept.wait()
@@ -135,20 +135,21 @@ async def test_rows_of_a_large_one_that_is_refused_leave_nothing_behind(monkeypa
         return staged[-1]
 
     monkeypatch.setattr(WriteHandle, "keep", noted)
-    async with one_server() as (serving, catalog, mine):
+    async with one_server() as (_serving, catalog, mine):
         first = await catalog.join()
         with pytest.raises(OutOfSync, match="many 7"):
             await mine.commit(many(mine))
         [kept] = staged
         target = kept._builder._target
         keys = [part.key for run in kept.runs for part in run.parts]
-        assert keys and None not in keys
+        assert keys
+        assert None not in keys
         assert [key for key in keys if await target.blob.get(str(key), timeout=10) is not None] == []
 
 
 async def test_rows_that_were_kept_for_too_long_are_encoded_anew(monkeypatch):
     monkeypatch.setattr(KeptBatch, "is_fresh", False)
-    async with one_server() as (serving, catalog, mine):
+    async with one_server() as (_serving, _catalog, mine):
         await mine.commit(many(mine))
         assert shown(mine) == {"1": ROWS}
 

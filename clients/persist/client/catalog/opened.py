@@ -389,9 +389,7 @@ class OpenedCatalog(Closes):
         memory = SnapshotMemory(self._snapshot, self._codec, prepared)
         staged = self._staged.get(id(prepared))
         with self._ends_if(HistoryRewound):
-            found = await append_all(
-                self._log, memory, times, expected_upper=self._upper, staged=staged and staged[1]
-            )
+            found = await append_all(self._log, memory, times, expected_upper=self._upper, staged=staged and staged[1])
         if found is not None:
             return False
         self._commits.saw(self._snapshot.take(memory.net))

@@ -16,7 +16,15 @@ from operator import attrgetter
 from typing import Final
 
 from persist.core.frontier import TIME_MAX, Antichain, Description
-from persist.core.shard.batch import BOUND_BYTES_MIN, HollowBatch, Part, Run, described_bytes, overlap, parts_fingerprint
+from persist.core.shard.batch import (
+    BOUND_BYTES_MIN,
+    HollowBatch,
+    Part,
+    Run,
+    described_bytes,
+    overlap,
+    parts_fingerprint,
+)
 
 KEY_BYTES: Final = BOUND_BYTES_MIN
 """A step ends at a key of at most so many bytes: no bound of a part is cut to fewer, so none blurs it."""
