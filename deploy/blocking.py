@@ -121,7 +121,17 @@ SKIP = {
         "keep",
     },
     "Compaction": {"begin"},
-    "CatalogTransaction": {"check_made_from", "carry", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
+    "CatalogTransaction": {
+        "check_made_from",
+        "carry",
+        "refresh",
+        "batch",
+        "body",
+        "prepared",
+        "snapshot",
+        *SAVEPOINTS,
+        *IN_STEPS,
+    },
 }
 # Work for the caller's thread: others wait for that of the loop.
 HERE = {"output", "splits", "reader", "scan_polars", "to_duckdb", "TableTransaction.insert", "TableTransaction.retract"}

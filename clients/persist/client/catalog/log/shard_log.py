@@ -142,16 +142,16 @@ class ShardLog:
         upper = self._upper.heard(outcome.upper)
         return None if isinstance(outcome, Appended) else upper
 
-    async def stage(self, rows: Sequence[tuple[Row, int]]) -> "_Staged":
+    async def stage(self, rows: Sequence[tuple[Row, int]]) -> "_StagedBatch":
         """See Staging. No RPC."""
         table = await self._computed(len(rows), _table_of, [(0, rows)])
-        return _Staged(rows, self._writer, await self._writer.keep(table))
+        return _StagedBatch(rows, self._writer, await self._writer.keep(table))
 
     async def append_staged(
         self, staged: StagedRows, rest: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
     ) -> int | None:
         """See Staging. One RPC."""
-        assert isinstance(staged, _Staged)
+        assert isinstance(staged, _StagedBatch)
         writer, kept = staged.writer, staged.kept
         if writer is self._writer and kept.is_fresh:
             beside = await self._computed(len(rest), _table_of, [(ts, rest)]) if rest else None
@@ -271,7 +271,7 @@ class ShardLog:
 
 
 @dataclass(frozen=True)
-class _Staged:
+class _StagedBatch:
     """See StagedRows."""
 
     rows: Sequence[tuple[Row, int]]
