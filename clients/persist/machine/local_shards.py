@@ -353,7 +353,7 @@ class LocalShards:
         except (LocationError, UnsafeConfiguration, VersionMismatch):
             self._looks.add(shard, 2 * seconds)
         except CorruptData:
-            # What damages it may be mended, and until then it is worth being heard of.
+            # What damages it may be mended, and until then it is worth a report.
             self._looks.add(shard, 2 * seconds)
             raise
         finally:
