@@ -116,7 +116,7 @@ async def test_frame_has_at_most_256_calls(count, answered):
 
 
 async def test_call_that_holds_too_much_is_refused_alone_and_at_once(tmp_path):
-    """The calls beside it on the stream are answered, and its own caller gets the reason, instead of a broken stream."""
+    """The calls beside it on the stream are answered, and its own caller gets the reason, not a broken stream."""
     async with shard_process(tmp_path) as process, remote_to(process) as shards:
         shard = new_shard()
         info = await shards.open(shard, timeout=10)
