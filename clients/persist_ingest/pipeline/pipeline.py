@@ -54,7 +54,7 @@ from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
-from persist_ingest.pipeline.troubles import are_bindings_kept, held, running, stall
+from persist_ingest.pipeline.troubles import Held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
@@ -123,9 +123,7 @@ class Pipeline:
         self.watch = Watch(
             self._location, name, minter=self.options.minter, pace=self.options.paced, beside=self.recount.due
         )
-        self._hold: SourceFrontier | None = None
-        self._is_withheld = False
-        self._keeps_bindings = False
+        self._held = Held()
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
@@ -303,8 +301,7 @@ class Pipeline:
         try:
             self._minter.mint(remap, wanted if is_news else None, high=wanted)
         except Overloaded:
-            # As many as there may be: some may be forgotten by now, and then it is tried again.
-            self._let_go(reader, before)
+            self._let_go(reader, before)  # Some may be forgotten by now, and then it is tried again.
             raise
         after: RemapTrace = self._minter.bindings(remap)
         return after
@@ -483,25 +480,23 @@ class Pipeline:
         if trace is None:
             self._forget(lambda: next(iter(self._uppers.values())))
             return
-        exports = [ExportUpper(name, upper) for name, upper in self._uppers.items()]
-        durable = offset_resumption(trace, exports)
+        durable = offset_resumption(trace, [ExportUpper(*each) for each in self._uppers.items()])
         # SUBTLE: as it is before the look: what is bound for exports that this pipeline does not know lies behind it.
         least = self._least(trace)
         if is_apart(self._type, self.source.definition) and not self._may_let_go():
             return
-        if not self._is_withheld and durable is not None and (not self._late or durable != self._late[-1]):
-            self._late.append(durable)
-        while not self._is_withheld and len(self._late) > self.options.commit_steps_late:
-            frontier = self._late.popleft()
-            if self._hold is not None and not frontier.less_equal(self._hold):
-                frontier = self._hold
-            reader.commit(frontier)
-            self.figures.committed = str(frontier)
+        if self._held.log != 0:
+            if durable is not None and (not self._late or durable != self._late[-1]):
+                self._late.append(durable)
+            while len(self._late) > self.options.commit_steps_late:
+                frontier = self._held.bounded(self._late.popleft(), self.source.remap_source.kind)
+                reader.commit(frontier)
+                self.figures.committed = str(frontier)
 
         def forgotten() -> Antichain:
-            if not self._keeps_bindings:
-                hold = None if least.time is None else Antichain.of(max(least.time - 1, 0))
-                self._minter.compact(self.source.remap_source, self._shards, hold=hold)
+            if not self._held.bindings:
+                bound = None if least.time is None else Antichain.of(max(least.time - 1, 0))
+                self._minter.compact(self.source.remap_source, self._shards, hold=bound)
             return least
 
         self._forget(forgotten)
@@ -544,15 +539,10 @@ class Pipeline:
             return False
         self.figures.source = found
         self.watch.look(found)
-        silent_ms = self._runtime.now_ms() - SILENT_MS
-        is_same, hold = self._knows(found), held(found, silent_ms)
+        is_same, silent_ms = self._knows(found), self._runtime.now_ms() - SILENT_MS
         if not is_same:
             self._take_over(found)
-        kind = self.source.remap_source.kind
-        self._hold = None if hold is None else SourceFrontier.at(kind, {kind.least: hold})
-        self._is_withheld = hold == 0
-        has_snapshots = isinstance(self._type, ReadsApart)
-        self._keeps_bindings = are_bindings_kept(found, silent_ms, has_snapshots=has_snapshots)
+        self._held = Held.by(found, silent_ms, has_snapshots=isinstance(self._type, ReadsApart))
         return is_same
 
     def _knows(self, found: Source) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from persist import PersistError
 from persist.runtime import system
+from persist.sources import SourceFrontier, SourceKind
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
 from persist_ingest.sources.port import TableAltered, TakesOver
@@ -76,20 +77,34 @@ def held(source: Source, silent_ms: int) -> int | None:
     return min(found, default=None)
 
 
-def are_bindings_kept(source: Source, silent_ms: int, *, has_snapshots: bool) -> bool:
-    """An export is about to have all of its times, or has, without being one that runs: it needs their bindings.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What exports need that are going to be read. ``log``: the upstream's from there on; 0: all, None: nothing of it.
 
-    A snapshot is bound once it is complete, to a time that is later than all that was durable before. Without
-    snapshots it is bound while an attempt is at work on it, since ``silent_ms``.
+    ``bindings``: an export is about to have all of its times, or has, without being one that runs: it needs theirs. A
+    snapshot is bound once it is complete, to a time that is later than all that was durable before. Without snapshots
+    it is bound while an attempt is at work on it.
     """
 
-    def is_near(each: Trouble) -> bool:
-        if each.progress is None:
-            return not has_snapshots and bool(each.attempt) and each.beat_ms >= silent_ms
-        places = (each.progress["reached"], each.progress["announced"])
-        return any(place is not None and place["complete"] for place in places)
+    log: int | None = None
+    bindings: bool = False
 
-    return any(map(is_near, snapshotted(source).values()))
+    @staticmethod
+    def by(source: Source, silent_ms: int, *, has_snapshots: bool) -> "Held":
+        """By those of a source. ``silent_ms``: an attempt that said nothing since then is none."""
+
+        def is_near(each: Trouble) -> bool:
+            if each.progress is None:
+                return not has_snapshots and bool(each.attempt) and each.beat_ms >= silent_ms
+            places = (each.progress["reached"], each.progress["announced"])
+            return any(place is not None and place["complete"] for place in places)
+
+        return Held(held(source, silent_ms), any(map(is_near, snapshotted(source).values())))
+
+    def bounded(self, frontier: SourceFrontier, kind: SourceKind) -> SourceFrontier:
+        """As far as the upstream may forget, of what is durable up to ``frontier``."""
+        limit = None if self.log is None else SourceFrontier.at(kind, {kind.least: self.log})
+        return frontier if limit is None or frontier.less_equal(limit) else limit
 
 
 def stall(records: Records, source: Source, export: str, error: PersistError, kind: object) -> Source:

@@ -61,6 +61,13 @@ class HeldUp(Determinate):
     reason = "HELD_UP"
 
 
+class AlteredMeanwhile(HeldUp):
+    """What was there a moment ago is not: a table was altered while it was looked at. Looked at again, it shows how.
+
+    What reads by what it knows of the table, as a snapshot does, has to begin anew.
+    """
+
+
 class UpstreamNotOurs(SourceFailure):
     """What has the name upstream that this source's slot had was made by another. Nothing was dropped."""
 

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
 from persist.runtime import system
 from persist.typed import SqlRow
-from persist_ingest.sources.port import HeldUp, SourceFailure
+from persist_ingest.sources.port import AlteredMeanwhile, HeldUp, SourceFailure
 from persist_ingest.sources.tables.lending import Lending
 from persist_ingest.sources.tables.silence import LOOK_SECONDS, Silence, made_aside
 
@@ -299,7 +299,8 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
         return HeldUp("another session has locked what is to be looked at", hint=hint, sqlstate=sqlstate, detail=detail)
     if sqlstate in _GONE:
         hint = "it is looked at again"
-        return HeldUp("a table was altered while it was looked at", hint=hint, sqlstate=sqlstate, detail=detail)
+        message = "a table was altered while it was looked at"
+        return AlteredMeanwhile(message, hint=hint, sqlstate=sqlstate, detail=detail)
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 

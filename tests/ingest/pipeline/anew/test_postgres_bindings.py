@@ -15,6 +15,7 @@ from persist_ingest.pipeline import troubles
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.sources.postgres import pieces
 from persist_ingest.sources.postgres import reader as reading
+from persist_ingest.sources.postgres.making import again as making
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=0)
 TABLES = ("public.a", "public.b")
@@ -99,7 +100,7 @@ def test_a_source_with_as_many_as_there_may_be_goes_on(
 ) -> None:
     """Left so by what kept them for too long."""
     with monkeypatch.context() as before:
-        before.setattr(ingesting, "are_bindings_kept", lambda *_, **__: True)
+        before.setattr(troubles.Held, "by", lambda *_, **__: troubles.Held(bindings=True))
         with pytest.raises(Overloaded):
             stepping(pipeline, shop, 3 * MOST)()
     assert not troubles.snapshotted(pipeline.source)
@@ -108,3 +109,26 @@ def test_a_source_with_as_many_as_there_may_be_goes_on(
     pipeline.step()
     assert follow(here, shop)
     assert {each.state for each in status(here, "shop").exports.values()} == {"running"}
+
+
+def test_a_column_that_goes_between_two_pieces_has_it_begun_anew(
+    here: Location, shop: Any, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece, todo = making.TableAnew.piece, ["ALTER TABLE a DROP COLUMN more", ""]
+
+    def later(self: making.TableAnew, *given: Any) -> Any:
+        if todo and (next := todo.pop()):
+            shop.run(next)
+        return piece(self, *given)
+
+    shop.run("ALTER TABLE a ADD COLUMN more text", "UPDATE a SET more = 'x' WHERE id = 3")
+    pipeline.step()
+    monkeypatch.setattr(making.TableAnew, "piece", later)
+    resnapshot(here, "shop", "public.a", pace=Pace(rows=5))
+    assert not todo
+    pipeline.step()
+    kept = Counter[Any]()
+    for row, count in contents(here, "shop", "public.a").items():
+        kept[row[:2]] += count
+        assert row[2] is None
+    assert kept == Counter(shop.select("SELECT * FROM a"))
