@@ -226,9 +226,12 @@ def alter(
     at: Where,
     report: Report,
 ) -> None:
-    """Give a source another option than it was created with, while it runs or not; of PostgreSQL onAltered.
+    """Give a source another option than it was created with, while it runs or not.
+
+    Of PostgreSQL onAltered, specialValues and excludeColumns. Columns are left out from a table's next snapshot on.
 
     persist source alter shop -o onAltered=resnapshot
+    persist source alter shop -o excludeColumns=public.orders.valid_to
     """
     from persist_cli.source.work import alter_source, parse_options
 
@@ -239,6 +242,9 @@ def alter(
 def add_table(
     name: Name,
     table: Table,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="One that alter takes, too.")
+    ] = None,
     minter: Minting = "",
     rows_per_second: Rate = 0,
     state_dir: StateDir = "",
@@ -249,11 +255,19 @@ def add_table(
     """Take one more table into a source, while it runs or not; once it returns, all of the table is there.
 
     persist source add-table shop public.customers
+    persist source add-table shop public.customers -o excludeColumns=public.customers.password
     """
-    from persist_cli.source.work import add_to_source
+    from persist_cli.source.work import add_to_source, parse_options
 
     add_to_source(
-        report.invocation, at.target(), name, table, minter=minter, rows_per_second=rows_per_second, state_dir=state_dir
+        report.invocation,
+        at.target(),
+        name,
+        table,
+        parse_options(option or []),
+        minter=minter,
+        rows_per_second=rows_per_second,
+        state_dir=state_dir,
     )
 
 
