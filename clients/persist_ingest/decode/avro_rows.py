@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import fastavro
 import numpy as np
@@ -130,7 +130,7 @@ def parsed(schema: str) -> Json:
     return found
 
 
-def _texts(declared: Json) -> Json:
+def _texts(declared: object) -> object:
     """The same with uuids as the texts that they are written as."""
     if isinstance(declared, list):
         return [_texts(each) for each in declared]
@@ -140,7 +140,7 @@ def _texts(declared: Json) -> Json:
     return {name: _texts(each) for name, each in declared.items() if not (is_text and name == "logicalType")}
 
 
-def bound(schema: Json) -> None:
+def bound(schema: object) -> None:
     """Have what messages come to, and the time that this takes, be bounded by their bytes. Raises InvalidArgument.
 
     So no type is inside itself, and items of arrays take bytes: otherwise a few bytes have as many as they say; and
@@ -150,7 +150,7 @@ def bound(schema: Json) -> None:
     _check(schema, (), {})
 
 
-def _decimal(number: bytes, schema: Record, _: Json = None) -> decimal.Decimal:
+def _decimal(number: bytes, schema: Record, _: object = None) -> decimal.Decimal:
     """As fastavro's own, but for the bound; and digits beyond the precision are not rounded, but left to be refused."""
     if len(number) > DECIMAL_BYTES_MAX:
         raise ValueError(f"a decimal has {len(number):,} bytes")
@@ -162,7 +162,7 @@ for _kind in ("bytes", "fixed"):
     fastavro.read.LOGICAL_READERS[f"{_kind}-{_BOUNDED}"] = _decimal
 
 
-def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> bool:
+def _check(schema: object, within: tuple[str, ...], named: dict[str, bool]) -> bool:
     """As ``bound``; whether each value takes bytes. ``named``: the same of types by their names."""
     if isinstance(schema, list):
         # Which of them it is takes one.
@@ -171,6 +171,8 @@ def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> boo
         if schema in within:
             raise InvalidArgument("an Avro type is inside itself", hint="such messages are not read", type=schema)
         return named.get(schema, schema != "null")
+    if not isinstance(schema, dict):
+        raise InvalidArgument("this is no Avro schema", hint="give its JSON text", got=str(schema)[:80])
     kind, inside = schema["type"], (*within, schema["name"]) if "name" in schema else within
     if schema.get("logicalType") == "decimal":
         schema["logicalType"] = _BOUNDED
@@ -184,7 +186,7 @@ def _check(schema: Json, within: tuple[str, ...], named: dict[str, bool]) -> boo
     if kind in ("record", "error"):
         takes = any([_check(each["type"], inside, named) for each in schema["fields"]])
     elif kind == "fixed":
-        takes = schema["size"] > 0
+        takes = bool(schema["size"] > 0)
     else:
         takes = _check(kind, inside, named)
     if "name" in schema:

@@ -46,9 +46,11 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
+from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
+from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
@@ -113,17 +115,21 @@ class Pipeline:
         self._complain = complain
         self._runtime = system()
         self._ingester = f"{self._runtime.hostname}-{os.getpid()}-{self._runtime.random_bytes(3).hex()}"
-        self.figures = Figures(self.source)
+        self.recount = Recount(self._location, self.options.recount_ms)
+        self.figures = Figures(self.source, recount=self.recount)
         self._minter = self._client.minter(self.options.minter)
         self.names = Following(self._location)
         self._type = pulled_type(self.source.type, name)
-        self.watch = Watch(self._location, name, minter=self.options.minter, pace=self.options.paced)
+        self.watch = Watch(
+            self._location, name, minter=self.options.minter, pace=self.options.paced, beside=self.recount.due
+        )
         self._hold: SourceFrontier | None = None
         self._is_withheld = False
         self._keeps_bindings = False
         self._shards: dict[str, ShardId] = {name: self.source.shards[name] for name in running(self.source)}
         self._writers: Record = {}
         self._uppers: dict[str, Antichain] = {}
+        self._marks: dict[str, dict[KeyRange, str]] = {}
         self._history = History(self._client, self.options.retain_ms)
         self._reader: SourceReader | None = None
         self._follower: Follower | None = None
@@ -414,6 +420,8 @@ class Pipeline:
                 lower=_time(self._uppers[name]),
                 upper=_time(upper),
                 contents=self._contents(name),
+                ranges=self._runner.ranges(self.options.key_ranges),
+                marks=frozenset(self._marks.get(name, {}).values()),
             )
             for name, writer in self._writers.items()
         }
@@ -434,9 +442,12 @@ class Pipeline:
         self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
         # SUBTLE: of a compacted log another ingester may have read, and appended, other rows at the same offsets. So
         # what was committed already, as the upper says, is not known to be this.
-        marks = [each.marks[name] for each in done if name in each.marks]
-        if len(marks) == 1 and not isinstance(outcome, UpperMismatch) and not outcome.already_committed:
-            appended(self._contents(name), marks[0])
+        marks = [(each.of, each.marks[name]) for each in done if name in each.marks]
+        # Of each range it is one task's: what was made beside another's is not all there is.
+        is_whole = len(dict(marks)) == len(marks)
+        if is_whole and not isinstance(outcome, UpperMismatch) and not outcome.already_committed:
+            self._marks.setdefault(name, {}).update(marks)
+            appended(self._contents(name), *dict(marks).values())
         self.figures.appended(name, batches, was_first=was_first)
         return was_first
 

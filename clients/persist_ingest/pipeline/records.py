@@ -178,6 +178,7 @@ class Records:
     def __init__(self, client: "persist.Client") -> None:
         self._client = client
         self._shard = _RecordShard(client, RECORDS)
+        self.change = self._shard.change
 
     def sources(self) -> dict[str, Source]:
         """Every source that exists, by name. Raises LocationError, VersionMismatch."""
@@ -275,10 +276,6 @@ class Records:
         for key in self._read(_STATUS):
             if key.startswith(f"{source.name}/"):
                 self.change(_STATUS, key, lambda _: None)
-
-    def change(self, kind: str, name: str, place: Place) -> Fields | None:
-        """See _RecordShard.change, of the records that all sources share."""
-        return self._shard.change(kind, name, place)
 
     def _read(self, kind: str) -> dict[str, Record]:
         return self._shard.read(kind)

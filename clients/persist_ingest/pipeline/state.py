@@ -1,13 +1,16 @@
 """What an export holds, for changes that refer to it (truncations and upserts), and how far back it can be read."""
 
+import bisect
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from persist import Antichain, ShardId
 from persist.typed import Record
@@ -16,6 +19,18 @@ from persist_ingest.pipeline.records import DATA_SINCE, Source
 
 if TYPE_CHECKING:
     import persist
+
+Key: TypeAlias = tuple[object, ...]
+"""Values of the key columns, as Arrow's scalars: nothing of them is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Rows that were counted, those that are there less than no times, and the key that comes next; None: no more."""
+
+    rows: int
+    negative: int
+    behind: Key | None
 
 
 class TooMany(Exception):
@@ -53,6 +68,32 @@ class Contents:
             if upper:
                 yield from _rows(reader.snapshot(upper - 1))
 
+    def counted(self, after: Key | None, most: int) -> "Portion":
+        """What lies at a key or behind it, at the last complete time: about ``most`` rows, those of one key together.
+
+        None: from the first one on. Nothing but keys and diffs is held of it. Raises NotReadable, LocationError.
+        """
+        rows = negative = 0
+        with self._reader() as reader:
+            upper = client(self.location).recent_upper(self.shard).time
+            if not upper:
+                return Portion(rows=0, negative=0, behind=None)
+            names = reader.schema.key.names
+            read = reader.snapshot(upper - 1).to_batches(names, keys=(after, None))
+            with contextlib.closing(read):
+                for batch in read:
+                    cut = batch.num_rows
+                    if rows + cut >= most:
+                        # The last key's rows are left to the next portion, as more of them may follow.
+                        head = batch.slice(0, max(1, most - rows))
+                        cut = _first_of_last(head, names) or _first_of_last(batch, names) or cut
+                    diffs = batch.column("diff").slice(0, cut)
+                    rows += cut
+                    negative += pc.sum(pc.less(diffs, 0)).as_py() or 0
+                    if cut < batch.num_rows:
+                        return Portion(rows=rows, negative=negative, behind=_key(batch, names, cut))
+        return Portion(rows=rows, negative=negative, behind=None)
+
     def changes(self, lower: int, upper: int, most: int) -> Iterator[pa.RecordBatch]:
         """Updates in ``[lower, upper)``: columns key…, val…, ts, diff. Raises TooMany, NotReadable."""
         with self._reader() as reader:
@@ -61,10 +102,9 @@ class Contents:
                 raise TooMany
             yield from _rows(diffs)
 
-    def incarnation(self) -> int:
-        """Which history of its location the shard is of: a restore begins another one."""
-        with self._reader() as reader:
-            return reader.incarnation
+    def incarnation(self) -> str:
+        """Which history of which place the shard is of: a restore begins another one. One call, and no lease."""
+        return client(self.location).place(self.shard)
 
     def _reader(self) -> "persist.ReadHandle":
         return client(self.location).open_reader(self.shard, purpose="ingest", use_critical_since=True)
@@ -105,3 +145,13 @@ def _rows(read: "persist.Snapshot | persist.Diffs") -> Iterator[pa.RecordBatch]:
         for batch in split.read():
             if batch.num_rows:
                 yield batch
+
+
+def _key(batch: pa.RecordBatch, names: Sequence[str], row: int) -> Key:
+    return tuple(batch.column(name)[row] for name in names)
+
+
+def _first_of_last(batch: pa.RecordBatch, names: Sequence[str]) -> int:
+    """Where the rows of the last key begin: rows of one key lie together, at the end."""
+    last = repr(_key(batch, names, batch.num_rows - 1)) if batch.num_rows else ""
+    return bisect.bisect_left(range(batch.num_rows), True, key=lambda row: repr(_key(batch, names, row)) == last)

@@ -5,6 +5,8 @@ that runs twice writes the same rows twice into parts of which at most one set i
 Source: design 003; sources.md section 6; catalog-semantics.md section 4.2.
 """
 
+import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +22,14 @@ from persist.runtime import system
 from persist.sources import Reclocker
 from persist.typed import Record
 from persist_ingest.pipeline.newest.gathering import Gathered
+from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange, cut, key_ranges
 from persist_ingest.pipeline.newest.keyed import ByKey
+from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.upserts import PLACES, gather, upserted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
-from persist_ingest.sources.port import Changes, Keyed, ReadTask, Truncated, Upserts
+from persist_ingest.sources.port import Changes, Divisible, Event, Keyed, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -35,12 +40,18 @@ TOGETHER: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
-    """Where an export stands: rows at times in ``[lower, upper)`` are wanted, earlier ones are durable already."""
+    """Where an export stands: rows at times in ``[lower, upper)`` are wanted, earlier ones are durable already.
+
+    ``ranges``: how many its keys are divided into, where its upserts are looked up. ``marks``: of what was appended of
+    those, see ``upserts.appended``; a process that made it may not know yet.
+    """
 
     spec: BatchSpec
     lower: int
     upper: int
     contents: Contents
+    ranges: int = 1
+    marks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Done:
     """What a task wrote: batches by export (as bytes), and what it read.
 
     ``reread``: rows that were read although they are durable, after a crash between the appends of two exports.
-    ``marks``: by export, what its upserts were made under, see ``upserts.appended``.
+    ``marks``: by export, what its upserts were made under, see ``upserts.appended``; ``of``: of which keys those are.
     """
 
     batches: dict[str, list[bytes]] = field(default_factory=dict)
@@ -65,6 +76,67 @@ class Done:
     bytes: int = 0
     reread: int = 0
     marks: dict[str, str] = field(default_factory=dict)
+    of: KeyRange = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Rows on their way to the task that has the range of their keys, as an Arrow stream. Picklable.
+
+    ``is_keyed``: they are upserts, with the columns of ``PLACES``; else rows with their times. ``reread``: as in Done.
+    """
+
+    export: str
+    data: bytes
+    is_keyed: bool
+    reread: int = 0
+
+    @staticmethod
+    def of(export: str, rows: pa.Table, *, is_keyed: bool, reread: int = 0) -> "Sent":
+        """These."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        return Sent(export, sink.getvalue().to_pybytes(), is_keyed, reread)
+
+    @property
+    def rows(self) -> pa.Table:
+        """As they were given."""
+        return pa.ipc.open_stream(self.data).read_all()
+
+
+@dataclass(frozen=True, slots=True)
+class InOneTask:
+    """A ReadTask of several, one after another. Picklable."""
+
+    tasks: tuple[ReadTask, ...]
+
+    @property
+    def weight(self) -> int:
+        return sum(task.weight for task in self.tasks)
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    def read(self) -> Iterator[Event]:
+        for task in self.tasks:
+            yield from task.read()
+
+
+def is_divisible(task: ReadTask) -> bool:
+    """Whether it is one of several that may read upserts."""
+    return isinstance(task, Divisible) and task.upserts
+
+
+def joined(works: Sequence[Work]) -> list[Work]:
+    """These for one process: of upserts there is one reader."""
+    tasks = tuple(work.task for work in works if is_divisible(work.task))
+    if len(tasks) < 2:
+        return list(works)
+    whole = next(work for work in works if is_divisible(work.task))
+    others = [work for work in works if not is_divisible(work.task)]
+    return [dataclasses.replace(whole, task=InOneTask(tasks)), *others]
 
 
 def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:
@@ -72,17 +144,78 @@ def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> 
 
     On any failure what was uploaded is deleted.
     """
-    builders: Record = {}
     done = Done()
+    return _written(timed_rows(work, done), work.exports, done, report)
+
+
+def sent(work: Work, first: int, ranges: int) -> Iterator[tuple[int, Sent]]:
+    """What ``work``, which is divisible, reads, with the number of the range whose task is to have it.
+
+    ``first``: where rows go that have no range, in turn. Raises what the reader raises.
+    """
+    for event in work.task.read():
+        plan = _plan(work, event)
+        if isinstance(event, Upserts):
+            rows = _placed(event, work)
+            hashes = key_hashes(keys_of(rows, _key_names(plan)))
+            for number, part in cut(rows, hashes, ranges):
+                yield number, Sent.of(event.export, part, is_keyed=True)
+        elif isinstance(event, Changes):
+            timed = _timed(event, work.reclocker)
+            wanted = _from(timed, plan.lower)
+            table, reread = pa.Table.from_batches([wanted]), timed.num_rows - wanted.num_rows
+            yield first % ranges, Sent.of(event.export, table, is_keyed=False, reread=reread)
+            first += 1
+        else:
+            raise InvalidArgument("a task of upserts gave what needs one reader", export=event.export)
+
+
+def carry_out_range(exports: Mapping[str, ExportPlan], of: KeyRange, given: Iterable[Sent]) -> Done:
+    """What was sent to a range, written; ``exports``: as in Work. Bounded memory. Raises LocationError, NotReadable.
+
+    On any failure what was uploaded is deleted.
+    """
+    done = Done(of=of)
+    return _written(_rows_of_range(exports, of, given, done), exports, done, lambda rows: None)
+
+
+def _rows_of_range(
+    exports: Mapping[str, ExportPlan], of: KeyRange, given: Iterable[Sent], done: Done
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    upserts: dict[str, tuple[pa.Schema, Gathered]] = {}
+    with contextlib.ExitStack() as open_files:
+        for each in given:
+            plan, rows = exports[each.export], each.rows
+            done.reread += each.reread
+            if not each.is_keyed:
+                for batch in rows.to_batches():
+                    yield each.export, batch
+                continue
+            if each.export not in upserts:
+                gathered = open_files.enter_context(contextlib.closing(gather(_key_names(plan))))
+                upserts[each.export] = rows.drop_columns(list(PLACES)).schema, gathered
+            upserts[each.export][1].add(rows)
+        for export, (fields, gathered) in upserts.items():
+            for batch in _upserted(exports[export], export, (of,), fields, gathered, done, keep=False):
+                yield export, batch
+
+
+def _written(
+    rows: Iterable[tuple[str, pa.RecordBatch]],
+    exports: Mapping[str, ExportPlan],
+    done: Done,
+    report: Callable[[int], None],
+) -> Done:
+    builders: Record = {}
     try:
-        for name, rows in timed_rows(work, done):
+        for name, batch in rows:
             builder = builders.get(name)
             if builder is None:
-                builder = builders[name] = work.exports[name].spec.open()
-            builder.add(rows)
-            done.rows += rows.num_rows
-            done.bytes += rows.nbytes
-            report(rows.num_rows)
+                builder = builders[name] = exports[name].spec.open()
+            builder.add(batch)
+            done.rows += batch.num_rows
+            done.bytes += batch.nbytes
+            report(batch.num_rows)
         finished = together(lambda name: builders[name].finish().to_bytes(), builders)
         done.batches = {name: [batch] for name, batch in zip(builders, finished, strict=True)}
     except BaseException:
@@ -110,9 +243,7 @@ def _timed_rows(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     truncations = {export: _truncations(work, export) for export in work.exports}
     for event in work.task.read():
-        plan = work.exports.get(event.export)
-        if plan is None:
-            raise InvalidArgument("the reader made rows of an unknown export", export=event.export)
+        plan = _plan(work, event)
         if isinstance(event, Keyed) or (isinstance(event, Truncated) and event.keyed):
             if plan.lower < plan.upper:
                 if event.export not in by_key:
@@ -132,15 +263,37 @@ def _timed_rows(
         else:
             if event.export not in upserts:
                 upserts[event.export] = event.rows.schema, gather(_key_names(plan))
-            _gathered(event, work, upserts[event.export][1])
+            upserts[event.export][1].add(_placed(event, work))
     for export, (fields, gathered) in upserts.items():
         plan = work.exports[export]
-        if plan.lower < plan.upper:
-            mark = done.marks[export] = system().random_bytes(16).hex()
-            for rows in upserted(gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan), mark):
-                yield export, rows
+        for rows in _upserted(plan, export, key_ranges(plan.ranges), fields, gathered, done, keep=True):
+            yield export, rows
     for export, each in by_key.items():
         done.marks[export] = each.finish(work.exports[export].upper)
+
+
+def _upserted(
+    plan: ExportPlan,
+    export: str,
+    of: Sequence[KeyRange],
+    fields: pa.Schema,
+    gathered: Gathered,
+    done: Done,
+    *,
+    keep: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The updates that the upserts of an export, or of ranges of its keys, come to."""
+    if plan.lower < plan.upper:
+        mark = done.marks[export] = system().random_bytes(16).hex()
+        step = (gathered, plan.contents, plan.lower, plan.upper, fields, _key_names(plan), mark)
+        yield from upserted(*step, of=of, marks=plan.marks, keep=keep)
+
+
+def _plan(work: Work, event: Event) -> ExportPlan:
+    plan = work.exports.get(event.export)
+    if plan is None:
+        raise InvalidArgument("the reader made rows of an unknown export", export=event.export)
+    return plan
 
 
 def _by_key(plan: ExportPlan) -> ByKey:
@@ -158,7 +311,7 @@ def _key_names(plan: ExportPlan) -> list[str]:
     return list(Schema.from_bytes(plan.spec.schema).key.names)
 
 
-def _gathered(event: Upserts, work: Work, to: Gathered) -> None:
+def _placed(event: Upserts, work: Work) -> pa.Table:
     """Those upserts of an event that are wanted, with when and in what order they count.
 
     SUBTLE: they count in order of (time, partition, offset), so that a key that occurs in several partitions has the
@@ -171,7 +324,7 @@ def _gathered(event: Upserts, work: Work, to: Gathered) -> None:
     columns = [*event.rows.columns, times, place, event.offsets, event.present]
     table = pa.Table.from_arrays(columns, names=[*event.rows.schema.names, *PLACES])
     lower = work.exports[event.export].lower
-    to.add(table.filter(pc.greater_equal(table[PLACES[0]], pa.scalar(lower, pa.uint64()))))
+    return table.filter(pc.greater_equal(table[PLACES[0]], pa.scalar(lower, pa.uint64())))
 
 
 def _timed(event: Changes, reclocker: Reclocker) -> pa.RecordBatch:

@@ -176,7 +176,7 @@ class ReadTask(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Only one task may read this export's range: events refer to earlier ones (Upserts, Truncated)."""
+        """Only one task may read this export's range: events refer to earlier ones (Upserts, Keyed, Truncated)."""
         ...
 
     def read(self) -> Iterator[Event]:
@@ -184,6 +184,19 @@ class ReadTask(Protocol):
 
         Raises SourceFailure (definite), LocationError (the upstream is away: again later), UpstreamLost.
         """
+        ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A ReadTask, not ``ordered``, of Upserts that several tasks may read: they are brought together by their keys.
+
+    Its events are Upserts and Changes. Those of a key count in order of (time, partition, offset), whatever read them.
+    """
+
+    @property
+    def upserts(self) -> bool:
+        """Whether it gives Upserts; without, it is as any other that is not ordered."""
         ...
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from persist_cli.arguments import OnlyShards
-from persist_cli.options import After, Age, Run, Where
+from persist_cli.options import EXIT_INTERRUPTED, After, Age, Run, Where
 
 if TYPE_CHECKING:
     from persist.core.ids import ShardId
@@ -51,7 +51,6 @@ async def _check(m: "Machine", shards: list[str], *, deep: bool, safe_age_ms: in
     from persist.machine.parts.one_blob import IN_A_ROW_MAX
     from persist_cli.admin.negative import negative_rows
     from persist_cli.admin.walk import AT_ONCE, Walk
-    from persist_cli.options import EXIT_INTERRUPTED
     from persist_cli.terminal import counted, print_json, print_table, progress
 
     problems: list[Problem] = []

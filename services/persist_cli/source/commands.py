@@ -151,6 +151,10 @@ def run(
         int, typer.Option(min=0, help="Of snapshots that it goes on with: rows on average; 0: as fast as it can.")
     ] = 0,
     state_dir: StateDir = "",
+    key_ranges: Annotated[
+        int,
+        typer.Option(min=0, max=65_536, help="Parts of an export's keys for upserts; 0: 4 where Spark is, else 1."),
+    ] = 0,
     side_listen: Annotated[
         str,
         typer.Option(
@@ -178,6 +182,7 @@ def run(
             steps=steps,
             snapshot_rows_per_second=snapshot_rows_per_second,
             state_dir=state_dir,
+            key_ranges=key_ranges,
             side_listen=side_listen,
             minter=means.minter,
             spark=means.spark,

@@ -42,6 +42,7 @@ class Running:
     steps: int | None
     snapshot_rows_per_second: int
     state_dir: str
+    key_ranges: int
     side_listen: str
     minter: str
     spark: bool
@@ -290,6 +291,7 @@ def run_source(run: Invocation, target: LocationTarget, name: str, running: Runn
         minter=running.minter,
         pace=ingest.Pace(rows_per_second=running.snapshot_rows_per_second),
         state_dir=running.state_dir,
+        key_ranges=running.key_ranges,
     )
     with (
         _sessions(running.spark, running.master, f"persist source run {name}") as session,

@@ -210,28 +210,6 @@ def test_a_log_with_and_without_checksums(here: Location, shop: Shop) -> None:
         shop.run("SET GLOBAL binlog_checksum = CRC32")
 
 
-def test_distributed_transactions_stop_the_table(here: Location, shop: Shop) -> None:
-    shop.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
-    with shop.source(here, "t") as pipeline:
-        shop.run("XA START 'a'", "INSERT INTO other VALUES (1)", "XA END 'a'", "XA PREPARE 'a'", "XA ROLLBACK 'a'")
-        shop.run("XA START 'b'", "INSERT INTO t VALUES (1)", "XA END 'b'", "XA COMMIT 'b' ONE PHASE")
-        pipeline.step()
-        assert shop.there(here, "t") == shop.rows("t")
-        before = shop.there(here, "t")
-        shop.run("XA START 'c'", "INSERT INTO t VALUES (2)", "XA END 'c'", "XA PREPARE 'c'")
-        with pytest.raises(TableAltered, match="distributed"):
-            pipeline.step()
-        shop.run("XA COMMIT 'c'")
-        assert shop.there(here, "t") == before
-    drop(here, "shop")
-    shop.run("XA START 'd'", "INSERT INTO t VALUES (3)", "XA END 'd'", "XA PREPARE 'd'")
-    with shop.source(here, "t") as pipeline:
-        # It was logged before the snapshot, which does not have it.
-        shop.run("XA COMMIT 'd'")
-        with pytest.raises(TableAltered, match="distributed"):
-            pipeline.step()
-
-
 def test_a_table_without_a_key_and_rows_that_are_equal(here: Location, shop: Shop) -> None:
     shop.run("CREATE TABLE t (a int, b varchar(9))", "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (NULL, NULL)")
     with shop.source(here, "t") as pipeline:

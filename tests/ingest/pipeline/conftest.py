@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from ingest.databases import create_database, drop_database
+from ingest.databases import VERSIONS, create_database, drop_database
 
 from persist.testing import servers
 from persist_ingest import Location, Records
@@ -38,7 +38,7 @@ class Shop:
 @pytest.fixture(scope="session")
 def shop_server() -> Iterator[servers.Server]:
     config = {"wal_level": "logical", "max_replication_slots": "64", "max_wal_senders": "64", "fsync": "off"}
-    with servers.start_postgres(config) as server:
+    with servers.start_postgres(config, version=VERSIONS[0]) as server:
         yield server
 
 

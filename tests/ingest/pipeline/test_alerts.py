@@ -5,9 +5,11 @@ from ingest.alert_rules import check_expression, check_texts, expressions, rules
 
 from persist import LocationError
 from persist.sources import SourceKind
+from persist_ingest import Location
 from persist_ingest.pipeline.anew.progress import AnewProgress, Reached
 from persist_ingest.pipeline.records import Source
 from persist_ingest.pipeline.reporting.figures import HELP, Figures
+from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED
 from persist_ingest.sources.port import UpstreamStatus
 
@@ -25,7 +27,9 @@ def exported() -> dict[str, set[str]]:
         name="shop", type="postgres", kind=SourceKind.LSN.value, incarnation="i", remap="r",
         exports={"a": "x", "b": "y", "c": "z"}, definition={}, troubles=troubles,
     )  # fmt: skip
-    figures = Figures(source)
+    recount = Recount(Location(directory="none"), 1)
+    recount.found["a"] = Recounted(rows=1, negative=0, at_ms=1)
+    figures = Figures(source, recount=recount)
     figures.failed(LocationError("away"))
     for export in source.exports:
         figures.appended(export, [], was_first=True)

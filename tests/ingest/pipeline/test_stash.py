@@ -131,7 +131,8 @@ def test_statements_that_overlap_and_contradict_carry_as_far_as_one_by_one(*, en
             if rng.random() < 0.4:
                 counts[rng.randrange(low, LAST if high is None else high)] = rng.randrange(3)
             told.append(StatedProgress(low, high, {time: count for time, count in counts.items() if count}))
-        for event in rng.sample([*updates, *told], k=len(updates) + len(told)):
+        events: list[Stated | StatedProgress] = [*updates, *told]
+        for event in rng.sample(events, k=len(events)):
             stash.put(event)
         try:
             expected = naively(0, updates, told)

@@ -162,7 +162,8 @@ def test_the_newest_value_of_a_key_is_what_it_is() -> None:
     bad = rows(reader, "errors")
     assert [row[0] for row in bad] == [3, 4, 5]
     assert [row[5].startswith("key: ") for row in bad] == [True, True, False]
-    assert all(task.ordered for task in reader.plan(START, reached(reader), 4))
+    assert not any(task.ordered for task in reader.plan(START, reached(reader), 4))
+    assert all(task.upserts for task in reader.plan(START, reached(reader), 4))
     assert len(reader.plan(START, reached(reader), 4)) == 1
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline does beside its steps, in a thread: it goes on with snapshots that were abandoned.
+"""What a pipeline does beside its steps, in a thread: it goes on with abandoned snapshots, and counts rows.
 
 While no export runs there are no steps that would have the upstream forget anything: that is done here then.
 
@@ -36,11 +36,21 @@ JOIN_SECONDS: Final = 10.0
 class Watch:
     """That of one pipeline. One thing at a time, so that whatever a source has it is read by one session more."""
 
-    def __init__(self, location: Location, name: str, *, minter: str, pace: Pace) -> None:
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        *,
+        minter: str,
+        pace: Pace,
+        beside: Callable[[Source], Callable[[], None] | None] = lambda source: None,
+    ) -> None:
+        """``beside``: gives what else is to be done, when nothing of that is."""
         self._location = location
         self._name = name
         self._minter = minter
         self._pace = pace
+        self._beside = beside
         self._stopped = threading.Event()
         self._reader: SourceReader | None = None
         self._thread: threading.Thread | None = None
@@ -73,6 +83,8 @@ class Watch:
         elif now - self._joined_at >= JOIN_SECONDS:
             self._joined_at = now
             self._begin(lambda: join_new(self._location, self._name))
+        elif (more := self._beside(source)) is not None:
+            self._begin(more)
 
     def silent_ms(self, export: str) -> int:
         """How long an attempt is silent that this one takes over.

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from persist.arrow import ArrowColumn, Numbers, array_of
 from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.ordering import by_key
 from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.trouble import told
 
@@ -103,7 +104,7 @@ class Gathered:
         self._kept.append(rows)
         self._bytes += rows.nbytes
         if self._bytes > self._spill_bytes:
-            rows = self._counting(pa.concat_tables(self._kept))
+            rows = self._counting(pa.concat_tables(self._kept).combine_chunks())
             self._kept, self._bytes = [rows], rows.nbytes
             # Otherwise most of it was of few keys.
             if self._bytes > self._spill_bytes // 2:
@@ -112,13 +113,13 @@ class Gathered:
 
     def _counting(self, rows: pa.Table) -> pa.Table:
         """Without those that do not have to be kept."""
-        codes = keys_of(rows, self._key_names).dictionary_encode().indices.to_numpy(zero_copy_only=False)
         columns = [ranked(rows.column(name)) for name in self._order]
-        order = np.lexsort((*reversed(columns), codes))
-        same = np.ones(len(order) - 1, bool)
-        for each in (codes, *columns[: self._distinct]):
+        order, is_first = by_key(_hashes(rows), rows, self._key_names, columns)
+        same = ~is_first[1:]
+        for each in columns[: self._distinct]:
             same &= each[order][1:] == each[order][:-1]
-        return rows.take(array_of(np.sort(order[np.r_[~same, True]])))
+        # Most steps have few of any key, and are not copied.
+        return rows.take(array_of(np.sort(order[np.r_[~same, True]]))) if same.any() else rows
 
     def _spill(self) -> None:
         shift = np.uint64(64 - _BITS * self._level)

@@ -1,9 +1,10 @@
-"""The newest rows of an export's keys at one frontier, as runs in files of this machine.
+"""The newest rows of an export's keys at one frontier, as runs in files of this machine: of all keys, or of a range.
 
 A cache, which is never wrong and may go at any time: ``kept.json`` names the history of the shard that the rows are
 of, the frontier they are at, and the files, each of which was whole before it was named. It is believed only as long as
 the machine runs, so nothing has to be flushed to disk. It is never ahead of the shard: what a step made is recorded
 after the shard acknowledged it, since with a compacted log another reading of the same offsets comes to other rows.
+Until then it is only prepared; where another process may be the one that learns of it, in ``prepared.json``.
 What is not there, or not at the shard's frontier, comes from the shard: its changes, or all of it, in bounded memory.
 Source: sources.md section 4, upsert; reliability.md I18.
 """
@@ -18,17 +19,31 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from persist import InvalidArgument, NotReadable
+from persist import InvalidArgument, LocationError, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.gathering import Gathered
-from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunFile, RunWriter, in_order, keys_of, merged
+from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange, numbers_of
+from persist_ingest.pipeline.newest.ordering import by_key
+from persist_ingest.pipeline.newest.runs import (
+    PRESENT,
+    Run,
+    RunFile,
+    RunJson,
+    RunWriter,
+    found_in,
+    in_order,
+    keys_of,
+    merged,
+)
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -45,29 +60,63 @@ UNUSED_SECONDS: Final = 30 * 86_400
 """What no process has used for so long goes: its location may be gone, too."""
 _VERSION: Final = 2
 _KEPT: Final = "kept.json"
+_PREPARED: Final = "prepared.json"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Kept:
-    """That of one export, held by one process. ``upper``: what the shard held just before it is in here.
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a step comes to, if what ``mark`` stands for is appended. ``is_all``: nothing from before counts then."""
 
-    What a step comes to is only prepared: it counts once the shard has it, by this process's own append of exactly
-    those updates. Where another's append won, or it is not known whose, the shard's changes say what it holds.
+    mark: str
+    upper: int
+    runs: tuple[Run, ...]
+    is_all: bool
+
+
+class _KeptJson(TypedDict):
+    """A record in JSON; ``mark``, ``is_all`` and ``base``, what it was prepared on, are of what is prepared."""
+
+    version: int
+    life: str
+    boot: str
+    upper: int
+    runs: list[RunJson]
+    numbered: int
+    mark: str
+    is_all: bool
+    base: int
+
+
+class Kept:
+    """That of one export, or of a range of its keys, held by one process.
+
+    ``upper``: what the shard held just before it is in here. What a step comes to is only prepared: it counts once
+    the shard has it, by an append of exactly those updates. Where another's append won, or it is not known whose,
+    the shard's changes say what it holds.
     Raises LocationError where files cannot be read or written; what was there before counts then.
     """
 
-    def __init__(self, contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> None:
-        """With whatever is there of an earlier process."""
+    def __init__(
+        self,
+        contents: Contents,
+        fields: pa.Schema,
+        key_names: Sequence[str],
+        of: KeyRange = WHOLE,
+        incarnation: str | None = None,
+    ) -> None:
+        """With whatever is there of an earlier process. ``incarnation``: of the contents, if it was asked for."""
         self.upper = 0
-        self._contents = contents
+        self.of = of
+        self.contents = contents
         self.schema = _with_present(fields)
         self.key_names = list(key_names)
         self._runs: list[Run] = []
-        self._prepared: tuple[str, int, list[Run], bool] | None = None
+        self._prepared: _Prepared | None = None
         self._numbered = 0
-        self._life = _life(contents.incarnation(), self.schema)
+        self._life = _life(contents.incarnation() if incarnation is None else incarnation, self.schema)
         with told():
-            self.directory, self._lock = _taken(contents)
+            self.directory, self._lock = _taken(contents, of)
             try:
                 self._open()
             except BaseException:
@@ -80,26 +129,8 @@ class Kept:
         return sum(run.file.rows for run in self._runs)
 
     def at(self, lower: int) -> None:
-        """Have it be at this frontier, by whatever is quickest; what was prepared goes.
-
-        Raises NotReadable (also where the shard is known to be further on), LocationError.
-        """
-        self._prepared = None
-        with told():
-            self._tidy(self._runs)
-        if self.upper > lower:
-            raise NotReadable(
-                "the shard is further on than this step begins",
-                hint="ask for its upper",
-                shard=self._contents.shard,
-                lower=lower,
-                upper=self.upper,
-            )
-        if 0 < self.upper < lower:
-            with contextlib.suppress(NotReadable, TooMany):
-                self._catch_up(lower)
-        if self.upper != lower:
-            self._load(lower)
+        """``bring`` of this one."""
+        bring([self], lower)
 
     def found(self, hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """For each of these distinct keys, in order of their hashes, the index of its row in the table, or -1."""
@@ -107,24 +138,11 @@ class Kept:
 
     def found_in(self, runs: Sequence[Run], hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """The same in these runs, newest first."""
-        index, offset = np.full(len(keys), -1, np.int64), 0
-        unsettled, tables = np.arange(len(keys)), [self.schema.empty_table()]
-        with told():
-            for run in runs:
-                if not len(unsettled):
-                    break
-                at, rows = run.found(hashes[unsettled], keys.take(array_of(unsettled)), self.key_names)
-                present = rows.column(PRESENT).to_numpy().astype(bool)
-                # One that was taken back is settled, too, and has no row.
-                index[unsettled[at]] = np.where(present, offset + np.arange(len(at)), -1)
-                tables.append(rows)
-                offset += len(at)
-                unsettled = np.delete(unsettled, at)
-        return index, pa.concat_tables(tables)
+        return found_in(runs, hashes, keys, self.key_names, self.schema)
 
-    def is_of(self, contents: Contents, fields: pa.Schema) -> bool:
+    def is_of(self, contents: Contents, fields: pa.Schema, incarnation: str) -> bool:
         """Whether it is of these contents, in the history that they have now, with these columns."""
-        return contents == self._contents and self._life == _life(contents.incarnation(), _with_present(fields))
+        return contents == self.contents and self._life == _life(incarnation, _with_present(fields))
 
     def writer(self) -> RunWriter:
         """For the newest rows of a step."""
@@ -141,84 +159,69 @@ class Kept:
 
         ``is_all``: nothing from before counts any more.
         """
-        self._prepared = mark, upper, list(newest), is_all
+        self._prepared = _Prepared(mark, upper, tuple(newest), is_all)
 
-    def confirm(self, mark: str) -> None:
-        """The updates that ``mark`` stands for were appended: what was prepared with them counts, if it is there."""
-        if self._prepared is not None and self._prepared[0] == mark:
-            (_, upper, runs, is_all), self._prepared = self._prepared, None
-            self._add(runs, upper, is_all=is_all)
+    def confirm(self, *marks: str) -> None:
+        """The updates that these stand for were appended: what was prepared with one of them counts, if it is there."""
+        if self._prepared is not None and self._prepared.mark in marks:
+            prepared, self._prepared = self._prepared, None
+            self.add(prepared.runs, prepared.upper, is_all=prepared.is_all)
 
     def close(self) -> None:
-        """Leave it to the next process."""
-        self._runs, self._prepared = [], None
-        self._lock.close()
+        """Leave it to the next process, with what is prepared, which that one may confirm."""
+        prepared, self._runs, self._prepared = self._prepared, [], None
+        try:
+            if prepared is not None:
+                with told():
+                    self._record(_PREPARED, prepared.upper, prepared.runs, prepared.mark, is_all=prepared.is_all)
+        except LocationError as error:
+            _log.warning("changes of shard %s are read again: %s", self.contents.shard, error)
+        finally:
+            self._lock.close()
 
     def _open(self) -> None:
         """What an earlier process left, if it is whole and of this life of the shard."""
-        kept = self.directory / _KEPT
-        try:
-            given = json.loads(kept.read_text(encoding="utf-8"))
-            if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
-                self._runs = [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
-                self.upper, self._numbered = given["upper"], given["numbered"]
-        except FileNotFoundError:
-            self._runs = []
-        except (OSError, ValueError, KeyError, TypeError) as damage:
-            _log.warning("what was kept of shard %s is read anew: %s", self._contents.shard, damage)
-            self._runs = []
-        if not self._runs:
-            self._begin_anew()
+        kept = self._recorded(_KEPT)
+        if kept is not None:
+            given, self._runs = kept
+            self.upper, self._numbered = given["upper"], given["numbered"]
+        prepared = self._recorded(_PREPARED)
+        # What was prepared on something else is not what comes after this. At 0 there is nothing, and no record.
+        if prepared is not None and prepared[0]["base"] == self.upper:
+            given, runs = prepared
+            self._prepared = _Prepared(given["mark"], given["upper"], tuple(runs), given["is_all"])
+            self._numbered = max(self._numbered, given["numbered"])
+        elif kept is None:
+            self.begin_anew()
 
-    def _begin_anew(self) -> None:
+    def _recorded(self, name: str) -> tuple[_KeptJson, list[Run]] | None:
+        try:
+            given: _KeptJson = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
+                return given, [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as damage:
+            _log.warning("what was kept of shard %s is read anew: %s", self.contents.shard, damage)
+        return None
+
+    def begin_anew(self) -> None:
+        """Nothing of it is known. Raises OSError."""
         self._runs, self.upper = [], 0
         (self.directory / _KEPT).unlink(missing_ok=True)
-        self._tidy([])
+        self.unprepared()
 
-    def _catch_up(self, lower: int) -> None:
-        """Others appended meanwhile, or this process without learning of it: what changed since."""
-        most = max(self.rows // CATCH_UP_SHARE, CATCH_UP_ROWS)
-        with contextlib.closing(Gathered(self.key_names, ("ts", "diff"), 0)) as gathered:
-            for batch in self._contents.changes(self.upper, lower, most):
-                gathered.add(pa.Table.from_batches([batch]))
-            with self.writer() as writer:
-                for table, hashes in gathered.ranges():
-                    writer.write(*self._last(table, hashes))
-        self._add([writer.finish()], lower)
+    def unprepared(self) -> None:
+        """What was prepared is not going to count. Raises OSError."""
+        self._prepared = None
+        # First, as it names files that go.
+        (self.directory / _PREPARED).unlink(missing_ok=True)
+        self.tidy(self._runs)
 
-    def _last(self, table: pa.Table, hashes: Numbers) -> tuple[Numbers, pa.Table]:
-        """Of each key the row that it has after all of these changes, or its last one, as taken back."""
-        ts, diffs = (table.column(name).to_numpy() for name in ("ts", "diff"))
-        codes = keys_of(table, self.key_names).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        order = np.lexsort((diffs, ts, codes, hashes))
-        last = np.r_[codes[order][1:] != codes[order][:-1], True]
-        order = order[last]
-        rows = table.take(array_of(order)).append_column(PRESENT, pa.array(diffs[order] > 0))
-        return hashes[order], rows
-
-    def _load(self, lower: int) -> None:
-        """All that the shard holds."""
-        with told():
-            self._begin_anew()
-        runs: list[Run] = []
-        for table in _heaped(self._contents.batches(lower)):
-            with self.writer() as writer:
-                # A row that is there less than no times is none.
-                kept = table.filter(pa.array(table.column("diff").to_numpy() > 0))
-                there = kept.append_column(PRESENT, pa.array(np.ones(kept.num_rows, bool)))
-                writer.write(*in_order(there.select(self.schema.names), self.key_names))
-            runs = [writer.finish(), *runs]
-            with told():
-                fewer = self.compacted(runs)
-                if len(fewer) < len(runs):
-                    self._tidy(fewer)
-            runs = fewer
-        self._save(lower, runs)
-
-    def _add(self, newest: Sequence[Run], upper: int, *, is_all: bool = False) -> None:
-        """These hold from now on, and it is recorded."""
+    def add(self, newest: Sequence[Run], upper: int, *, is_all: bool = False) -> None:
+        """These hold from now on, beside what was there, and it is recorded."""
         runs = [*(run for run in newest if run.file.rows), *(() if is_all else self._runs)]
-        self._save(upper, self.compacted(runs))
+        self.save(upper, self.compacted(runs))
 
     def compacted(self, runs: Sequence[Run], *, whole: bool = True) -> list[Run]:
         """Few runs, each row in few merges: runs of about one size become one. ``whole``: nothing older is below."""
@@ -240,23 +243,30 @@ class Kept:
                 writer.write(hashes, rows)
         return [*runs[:begin], writer.finish(), *runs[end:]]
 
-    def _save(self, upper: int, runs: list[Run]) -> None:
-        record = {
-            "version": _VERSION,
-            "life": self._life,
-            "boot": _boot(),
-            "upper": upper,
-            "runs": [run.file.to_json() for run in runs],
-            "numbered": self._numbered,
-        }
+    def save(self, upper: int, runs: list[Run]) -> None:
+        """These are all there is, and it is recorded."""
         with told():
-            fresh = self.directory / f"{_KEPT}.new"
-            fresh.write_text(json.dumps(record), encoding="utf-8")
-            fresh.replace(self.directory / _KEPT)
+            self._record(_KEPT, upper, runs)
             self._runs, self.upper = runs, upper
-            self._tidy(runs)
+            self.unprepared()
 
-    def _tidy(self, runs: Sequence[Run]) -> None:
+    def _record(self, name: str, upper: int, runs: Sequence[Run], mark: str = "", *, is_all: bool = False) -> None:
+        record = _KeptJson(
+            version=_VERSION,
+            life=self._life,
+            boot=_boot(),
+            upper=upper,
+            runs=[run.file.to_json() for run in runs],
+            numbered=self._numbered,
+            mark=mark,
+            is_all=is_all,
+            base=self.upper,
+        )
+        fresh = self.directory / f"{name}.new"
+        fresh.write_text(json.dumps(record), encoding="utf-8")
+        fresh.replace(self.directory / name)
+
+    def tidy(self, runs: Sequence[Run]) -> None:
         """Files of other runs go: of what was merged, of what never came to count, and what is half written."""
         named = {run.file.name for run in runs}
         for path in self.directory.iterdir():
@@ -264,12 +274,103 @@ class Kept:
                 path.unlink(missing_ok=True)
 
 
+def bring(those: Sequence[Kept], lower: int) -> None:
+    """Have these, ranges of one export, be at this frontier, by whatever is quickest; what was prepared goes.
+
+    Raises NotReadable (also where the shard is known to be further on), LocationError.
+    """
+    for each in those:
+        with told():
+            each.unprepared()
+        if each.upper > lower:
+            raise NotReadable(
+                "the shard is further on than this step begins",
+                hint="ask for its upper",
+                shard=each.contents.shard,
+                lower=lower,
+                upper=each.upper,
+            )
+    for upper in sorted({each.upper for each in those} - {0, lower}):
+        with contextlib.suppress(NotReadable, TooMany):
+            _catch_up([each for each in those if each.upper == upper], lower)
+    missing = [each for each in those if each.upper != lower]
+    if missing:
+        _load(missing, lower)
+
+
+def _catch_up(those: Sequence[Kept], lower: int) -> None:
+    """Others appended meanwhile, or this process without learning of it: what changed since."""
+    first = those[0]
+    rows = sum(each.rows for each in those) * first.of.count // len(those)
+    with contextlib.closing(Gathered(first.key_names, ("ts", "diff"), 0)) as gathered:
+        for batch in first.contents.changes(first.upper, lower, max(rows // CATCH_UP_SHARE, CATCH_UP_ROWS)):
+            gathered.add(_within(those, pa.Table.from_batches([batch])))
+        with contextlib.ExitStack() as writing:
+            writers = [writing.enter_context(each.writer()) for each in those]
+            for table, hashes in gathered.ranges():
+                hashes, rows_of_keys = _last(table, hashes, first.key_names)
+                for each, writer in zip(those, writers, strict=True):
+                    mine, its = each.of.within(rows_of_keys, hashes)
+                    writer.write(its, mine)
+            runs = [writer.finish() for writer in writers]
+    for each, run in zip(those, runs, strict=True):
+        each.add([run], lower)
+
+
+def _last(table: pa.Table, hashes: Numbers, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
+    """Of each key the row that it has after all of these changes, or its last one, as taken back."""
+    ts, diffs = (table.column(name).to_numpy() for name in ("ts", "diff"))
+    order, is_first = by_key(hashes, table, key_names, (ts, diffs))
+    order = order[np.r_[is_first[1:], True]]
+    rows = table.take(array_of(order)).append_column(PRESENT, pa.array(diffs[order] > 0))
+    return hashes[order], rows
+
+
+def _load(those: Sequence[Kept], lower: int) -> None:
+    """All that the shard holds."""
+    first = those[0]
+    with told():
+        for each in those:
+            each.begin_anew()
+    runs: list[list[Run]] = [[] for _ in those]
+    batches = first.contents.batches(lower)
+    tables = (_within(those, pa.Table.from_batches([batch])) for batch in batches)
+    for heap in _heaped(tables):
+        # A row that is there less than no times is none.
+        kept = heap.filter(pa.array(heap.column("diff").to_numpy() > 0))
+        there = kept.append_column(PRESENT, pa.array(np.ones(kept.num_rows, bool))).select(first.schema.names)
+        hashes, there = in_order(there, first.key_names)
+        for number, each in enumerate(those):
+            mine, its = each.of.within(there, hashes)
+            if not len(its):
+                continue
+            with each.writer() as writer:
+                writer.write(its, mine)
+            more = [writer.finish(), *runs[number]]
+            with told():
+                fewer = each.compacted(more)
+                if len(fewer) < len(more):
+                    each.tidy(fewer)
+            runs[number] = fewer
+    for each, made in zip(those, runs, strict=True):
+        each.save(lower, made)
+
+
+def _within(those: Sequence[Kept], table: pa.Table) -> pa.Table:
+    """The rows of these ranges."""
+    count = those[0].of.count
+    if len(those) == count:
+        return table
+    of = numbers_of(key_hashes(keys_of(table, those[0].key_names)), count)
+    return table.filter(pa.array(np.isin(of, [each.of.number for each in those])))
+
+
 def _with_present(fields: pa.Schema) -> pa.Schema:
     """Columns of runs: of a key that is gone all others are null."""
     return pa.schema([*(pa.field(each.name, each.type) for each in fields), pa.field(PRESENT, pa.bool_())])
 
 
-def _life(incarnation: int, schema: pa.Schema) -> str:
+def _life(incarnation: str, schema: pa.Schema) -> str:
     return f"{incarnation}-{hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:16]}"
 
 
@@ -283,11 +384,11 @@ def forget(contents: Contents) -> None:
                 lock.close()
 
 
-def _taken(contents: Contents) -> tuple[Path, IO[bytes]]:
-    """A folder of this shard that no other has. Each ingester of a machine gets its own, and finds it again."""
+def _taken(contents: Contents, of: KeyRange) -> tuple[Path, IO[bytes]]:
+    """A folder of these keys that no other process has. Each ingester of a machine gets its own, and finds it again."""
     root = _root(contents)
     for number in range(1000):
-        place = root / f"{contents.key}.{number}"
+        place = root / ".".join(filter(None, (contents.key, of.label, str(number))))
         place.mkdir(mode=0o700, exist_ok=True)
         lock = _locked(place)
         if lock is not None:
@@ -349,14 +450,14 @@ def _tier(run: Run) -> int:
     return int(np.log(max(run.file.rows, 1)) / np.log(FAN))
 
 
-def _heaped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    heap: list[pa.RecordBatch] = []
+def _heaped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    heap: list[pa.Table] = []
     size = 0
-    for batch in batches:
-        heap.append(batch)
-        size += batch.nbytes
+    for table in tables:
+        heap.append(table)
+        size += table.nbytes
         if size > LOAD_BYTES:
-            yield pa.Table.from_batches(heap)
+            yield pa.concat_tables(heap)
             heap, size = [], 0
     if heap:
-        yield pa.Table.from_batches(heap)
+        yield pa.concat_tables(heap)

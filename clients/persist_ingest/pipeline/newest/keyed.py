@@ -14,6 +14,7 @@ import pyarrow as pa
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
 from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.ordering import by_key
 from persist_ingest.pipeline.newest.runs import Run, keys_of, merged
 from persist_ingest.pipeline.newest.upserts import PLACES, changes_of, given_back, taken, updates
 from persist_ingest.pipeline.state import Contents
@@ -118,13 +119,11 @@ class _Versions:
         self._rows = rows
         count = rows.num_rows
         keys = keys_of(rows, key_names)
-        coded, hashes = keys.dictionary_encode(), key_hashes(keys)
-        codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        # As ``changes_of`` asks for them.
-        order = np.lexsort((np.arange(count), codes, hashes))
-        is_first = np.r_[True, codes[order][1:] != codes[order][:-1]]
+        hashes = key_hashes(keys)
+        # As ``changes_of`` asks for them: times ascend as these do.
+        order, is_first = by_key(hashes, rows, key_names, [np.arange(count)])
         firsts = order[is_first]
-        self._index, self._held = newest.found(hashes[firsts], coded.dictionary.take(array_of(codes[firsts])))
+        self._index, self._held = newest.found(hashes[firsts], keys.take(array_of(firsts)))
         before = np.r_[-1, order[:-1]]
         held = self._index[np.cumsum(is_first) - 1]
         self._previous = np.empty(count, np.int64)

@@ -7,6 +7,7 @@ in the hashes, and touches only pages that it finds something in. Source: source
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
@@ -14,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, Numbers, array_of, frombuffer
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer
 from persist.sources import encode_key
 from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.mapped import MappedRows
 from persist_ingest.pipeline.newest.trouble import told
 
 PRESENT: Final = "\0present"
@@ -24,6 +26,10 @@ PRESENT: Final = "\0present"
 CHUNK_BYTES: Final = 32 << 20
 CHUNK_ROWS_MAX: Final = 1 << 18
 _HASH_BYTES: Final = 8
+_FENCED: Final = 64
+"""Hashes between two fences: a few lines of memory, never more than two pages."""
+_FENCED_ROWS: Final = 1 << 18
+"""What is smaller is searched as it is."""
 
 
 class RunJson(TypedDict):
@@ -69,38 +75,63 @@ class Run:
         self.hashes: Numbers = np.zeros(0, np.uint64)
         if file.rows:
             self.hashes = frombuffer(_mapped(hashes), np.dtype("<u8"), file.rows)
-        self._reader = pa.ipc.open_file(_mapped(rows))
-        self._batches: dict[int, pa.RecordBatch] = {}
+        self._buffer = _mapped(rows)
+        self._reader = pa.ipc.open_file(self._buffer)
         self._starts = np.asarray(file.starts, np.int64)
+
+    @cached_property
+    def _batches(self) -> list[pa.RecordBatch]:
+        return [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
+
+    @cached_property
+    def _rows(self) -> MappedRows:
+        return MappedRows(self._buffer, self._reader.schema, self._batches)
+
+    @cached_property
+    def _fences(self) -> Numbers:
+        """Every so many hashes one, so that a search touches one page of the file, and not one at each halving."""
+        return np.ascontiguousarray(self.hashes[::_FENCED])
+
+    def places(self, hashes: Numbers) -> Numbers:
+        """Where each of these, which ascend, stands or would stand: the first place of those that are not less."""
+        if self.file.rows < _FENCED_ROWS:
+            return np.searchsorted(self.hashes, hashes)
+        behind = np.searchsorted(self._fences, hashes)
+        # One that is less than its fence is less than all before it, too.
+        at = np.maximum(behind * _FENCED - _FENCED + 1, 0)
+        last, step = self.file.rows - 1, _FENCED // 2
+        while step:
+            ahead = at + (step - 1)
+            at += step * ((self.hashes[np.minimum(ahead, last)] < hashes) & (ahead <= last))
+            step //= 2
+        return at
 
     def found(self, hashes: Numbers, keys: ArrowArray, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
         """Which of these keys it has, and their rows. ``hashes``: of the keys, ascending."""
-        at = np.searchsorted(self.hashes, hashes)
-        wanted, answers, tables = np.arange(len(hashes)), [np.zeros(0, np.int64)], [self._empty()]
+        at = self.places(hashes)
+        wanted, answers, tables = np.arange(len(hashes)), [np.zeros(0, np.int64)], [self._empty]
         while True:
-            inside = at < self.file.rows
-            wanted, at = wanted[inside], at[inside]
-            same = self.hashes[at] == hashes[wanted]
+            same = self.has(hashes[wanted], at)
             wanted, at = wanted[same], at[same]
             if not len(wanted):
                 return np.concatenate(answers), pa.concat_tables(tables)
             rows = self.take(at)
-            is_it = pc.equal(keys_of(rows, key_names), keys.take(array_of(wanted)))
-            hit = is_it.to_numpy(zero_copy_only=False).astype(bool)
+            hit = _equal(keys_of(rows, key_names), keys.take(array_of(wanted)))
             answers.append(wanted[hit])
-            tables.append(rows.filter(pa.array(hit)) if not hit.all() else rows)
+            tables.append(rows.filter(pa.array(hit)))
             # Another key of the same hash stands behind it.
             wanted, at = wanted[~hit], at[~hit] + 1
 
+    def has(self, hashes: Numbers, at: Numbers) -> Numbers:
+        """Whether these are the hashes at these places, which may be behind the last."""
+        if not self.file.rows:
+            return np.zeros(len(at), np.bool_)
+        is_it: Numbers = self.hashes[np.minimum(at, self.file.rows - 1)] == hashes
+        return is_it & (at < self.file.rows)
+
     def take(self, rows: Numbers) -> pa.Table:
         """The rows at these places, which ascend."""
-        of = np.searchsorted(self._starts, rows, "right") - 1
-        cuts = np.flatnonzero(np.diff(of, prepend=-1))
-        pieces = [
-            self._batch(int(of[begin])).take(array_of(rows[begin:end] - self._starts[of[begin]]))
-            for begin, end in zip(cuts, [*cuts[1:], len(rows)], strict=True)
-        ]
-        return pa.Table.from_batches(pieces, self._reader.schema)
+        return self._rows.take(rows) if len(rows) else self._empty
 
     def slice(self, begin: int, end: int) -> pa.Table:
         """The rows at places in ``[begin, end)``."""
@@ -110,17 +141,69 @@ class Run:
             start, stop = int(self._starts[number]), int(self._starts[number + 1])
             low, high = max(begin, start), min(end, stop)
             if low < high:
-                pieces.append(self._batch(number).slice(low - start, high - low))
+                pieces.append(self._batches[number].slice(low - start, high - low))
         return pa.Table.from_batches(pieces, self._reader.schema)
 
-    def _batch(self, number: int) -> pa.RecordBatch:
-        found = self._batches.get(number)
-        if found is None:
-            found = self._batches[number] = self._reader.get_batch(number)
-        return found
-
+    @cached_property
     def _empty(self) -> pa.Table:
         return self._reader.schema.empty_table()
+
+
+def found_in(
+    runs: Sequence[Run], hashes: Numbers, keys: ArrowArray, key_names: Sequence[str], schema: pa.Schema
+) -> tuple[Numbers, pa.Table]:
+    """Of these distinct keys, in order of their hashes, the index of each one's row in the table, or -1.
+
+    ``runs``: newest first, with columns as ``schema`` has them. The first that has a key's hash is taken for the one
+    that has the key; where it has another one, which is seldom, the key is looked for itself. Raises LocationError.
+    """
+    owners, tables, left = [np.zeros(0, np.int64)], [schema.empty_table()], np.arange(len(keys))
+    with told():
+        for run in runs:
+            if not len(left):
+                break
+            at = run.places(hashes[left])
+            hit = run.has(hashes[left], at)
+            if hit.any():
+                owners.append(left[hit])
+                tables.append(run.take(at[hit]))
+                left = left[~hit]
+        owner, rows = np.concatenate(owners), pa.concat_tables(tables)
+        index = _index(len(keys), owner, rows)
+        equal = _equal(keys_of(rows, key_names), keys.take(array_of(owner)))
+        if not equal.all():
+            other = np.sort(owner[~equal])
+            others = _found_themselves(runs, hashes[other], keys.take(array_of(other)), key_names, schema)
+            index[other] = np.where(others[0] >= 0, others[0] + rows.num_rows, -1)
+            rows = pa.concat_tables([rows, others[1]])
+    return index, rows
+
+
+def _found_themselves(
+    runs: Sequence[Run], hashes: Numbers, keys: ArrowArray, key_names: Sequence[str], schema: pa.Schema
+) -> tuple[Numbers, pa.Table]:
+    """As ``found_in``, each key compared in each run."""
+    owners, tables, left = [np.zeros(0, np.int64)], [schema.empty_table()], np.arange(len(keys))
+    for run in runs:
+        at, rows = run.found(hashes[left], keys.take(array_of(left)), key_names)
+        owners.append(left[at])
+        tables.append(rows)
+        left = np.delete(left, at)
+    rows = pa.concat_tables(tables)
+    return _index(len(keys), np.concatenate(owners), rows), rows
+
+
+def _index(count: int, owner: Numbers, rows: pa.Table) -> Numbers:
+    """The place of each owner's row; a row that was taken back is none."""
+    present = flat(rows.column(PRESENT)).to_numpy(zero_copy_only=False).astype(bool)
+    index = np.full(count, -1, np.int64)
+    index[owner] = np.where(present, np.arange(len(owner)), -1)
+    return index
+
+
+def _equal(some: ArrowArray, others: ArrowArray) -> Numbers:
+    equal: Numbers = pc.equal(some, others).to_numpy(zero_copy_only=False)
+    return equal.astype(np.bool_)
 
 
 class RunWriter:
@@ -191,7 +274,7 @@ def paths(directory: Path, name: str) -> tuple[Path, Path]:
 
 def keys_of(rows: pa.Table | pa.RecordBatch, key_names: Sequence[str]) -> pa.LargeBinaryArray:
     """The canonical bytes of each row's key."""
-    return encode_key([_flat(rows.column(name)) for name in key_names])
+    return encode_key([flat(rows.column(name)) for name in key_names])
 
 
 def in_order(rows: pa.Table, key_names: Sequence[str]) -> tuple[Numbers, pa.Table]:
@@ -209,7 +292,9 @@ def merged(
     size = max(1, sum(run.file.bytes for run in runs) // max(total, 1))
     rows = int(np.clip(chunk_bytes // size, 1024, CHUNK_ROWS_MAX))
     count = max(1, -(-total // rows))
-    edges = np.array([(number << 64) // count for number in range(1, count)], np.uint64)
+    # Runs may have a range of the keys only.
+    low, high = _ends(runs)
+    edges = np.array([low + (high - low) * number // count for number in range(1, count)], np.uint64)
     cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), run.file.rows] for run in runs]
     for number in range(count):
         ranges = [(run, cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=True)]
@@ -221,10 +306,16 @@ def merged(
         order, hashes = order[kept], hashes[kept]
         table = table.take(array_of(order))
         if whole:
-            present = _flat(table.column(PRESENT)).to_numpy(zero_copy_only=False).astype(bool)
+            present = flat(table.column(PRESENT)).to_numpy(zero_copy_only=False).astype(bool)
             if not present.all():
                 table, hashes = table.filter(pa.array(present)), hashes[present]
         yield hashes, table
+
+
+def _ends(runs: Sequence[Run]) -> tuple[int, int]:
+    """The least hash there is, and the greatest."""
+    ends = [(int(run.hashes[0]), int(run.hashes[-1])) for run in runs if run.file.rows]
+    return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=0)
 
 
 def _newest(hashes: Numbers, table: pa.Table, order: Numbers, key_names: Sequence[str]) -> Numbers:
@@ -241,6 +332,12 @@ def _newest(hashes: Numbers, table: pa.Table, order: Numbers, key_names: Sequenc
     return kept
 
 
-def _flat(column: Any) -> ArrowArray:
-    flat: ArrowArray = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return flat
+def flat(column: ArrowColumn) -> ArrowArray:
+    """A column as one array, copied only where it has several chunks."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        # Arrow would copy it.
+        return column.chunk(0)  # type: ignore[return-value]  # narrower than Arrow is
+    joined: ArrowArray = column.combine_chunks()
+    return joined

@@ -4,9 +4,10 @@ Keys are compared by their canonical bytes. What they held is looked up in ``new
 Source: sources.md section 4, upsert; kernel.md section 1.
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,8 +16,10 @@ import pyarrow as pa
 from persist import LocationError
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist_ingest.pipeline.newest.gathering import Gathered, ranked
-from persist_ingest.pipeline.newest.kept import Kept
-from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, keys_of
+from persist_ingest.pipeline.newest.kept import Kept, bring
+from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange
+from persist_ingest.pipeline.newest.ordering import by_key
+from persist_ingest.pipeline.newest.runs import PRESENT, RunWriter, flat, keys_of
 from persist_ingest.pipeline.state import Contents
 
 _log = logging.getLogger(__name__)
@@ -46,38 +49,49 @@ def upserted(
     fields: pa.Schema,
     key_names: Sequence[str],
     mark: str,
+    *,
+    of: Sequence[KeyRange] = (WHOLE,),
+    marks: Collection[str] = (),
+    keep: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The updates that upserts at times in ``[lower, upper)`` come to: key…, val…, ts, diff.
 
-    ``gathered``: as ``gather`` begins it. ``mark``: what ``appended`` is called with once exactly these updates are
-    in the shard, by an append of this process; no other step's. Raises NotReadable (also where the shard is known to
-    be beyond ``lower``), LocationError.
+    ``gathered``: as ``gather`` begins it, all of whose keys are in the ranges ``of``. ``mark``: what ``appended`` is
+    called with once exactly these updates are in the shard, by an append of this pipeline; no other step's. ``marks``:
+    what it was called with, here or elsewhere. ``keep``: for the next step of this process, and of no other; else
+    whatever process comes next on this machine has it, and is given the mark. Raises NotReadable (also where the shard
+    is known to be beyond ``lower``), LocationError.
     """
-    kept = taken(contents, fields, key_names)
-    try:
-        kept.at(lower)
-        with kept.writer() as writer:
+    with contextlib.ExitStack() as held:
+        newest, incarnation = [], contents.incarnation()
+        for each in of:
+            newest.append(taken(contents, fields, key_names, each, incarnation))
+            held.callback(given_back, contents, newest[-1], keep=keep)
+        for kept in newest:
+            kept.confirm(*marks)
+        bring(newest, lower)
+        with contextlib.ExitStack() as writing:
+            writers = [writing.enter_context(kept.writer()) for kept in newest]
             for rows, hashes in gathered.ranges():
-                yield from changes_of(rows, hashes, kept, writer, list(fields.names), key_names)
-        kept.prepare([writer.finish()], upper, mark)
-    finally:
-        given_back(contents, kept)
+                for kept, writer in zip(newest, writers, strict=True):
+                    yield from changes_of(*kept.of.within(rows, hashes), kept, writer, fields.names, key_names)
+            runs = [writer.finish() for writer in writers]
+        for kept, run in zip(newest, runs, strict=True):
+            kept.prepare([run], upper, mark)
 
 
-def appended(contents: Contents, mark: str) -> None:
-    """What was made under this mark is in the shard, appended by this process and by no other: it is known from now on.
+def appended(contents: Contents, *marks: str) -> None:
+    """What was made under these is in the shard, appended by this pipeline and by no other: it is known from now on.
 
     Without this call, or where files cannot be written, the next step reads the shard's changes.
     """
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is None:
-        return
-    try:
-        kept.confirm(mark)
-    except LocationError as error:
-        _log.warning("changes of shard %s are read again: %s", contents.shard, error)
-    finally:
-        given_back(contents, kept)
+    for kept in _held.pop((contents.key, os.getpid()), {}).values():
+        try:
+            kept.confirm(*marks)
+        except LocationError as error:
+            _log.warning("changes of shard %s are read again: %s", contents.shard, error)
+        finally:
+            given_back(contents, kept)
 
 
 def changes_of(
@@ -90,71 +104,82 @@ def changes_of(
     """
     if not rows.num_rows:
         return
-    coded = keys_of(rows, key_names).dictionary_encode()
-    codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    ts, partitions, offsets, present = (rows.column(name).combine_chunks() for name in PLACES)
+    ts, partitions, offsets, present = (flat(rows.column(name)) for name in PLACES)
+    # Once: each ``take`` would join the chunks again.
+    rows = rows.select([*names, PRESENT]).combine_chunks()
     times = ts.to_numpy(zero_copy_only=False)
     # Keys in order of their hashes, which are those of runs.
-    order = np.lexsort((offsets.to_numpy(zero_copy_only=False), ranked(partitions), times, codes, hashes))
-    ordered_codes, ordered_ts = codes[order], times[order]
-    last = np.r_[(ordered_codes[1:] != ordered_codes[:-1]) | (ordered_ts[1:] != ordered_ts[:-1]), True]
-    kept = order[last]
-    kept_codes, kept_ts = codes[kept], times[kept]
-    first_of_key = np.r_[True, kept_codes[1:] != kept_codes[:-1]]
+    columns = times, ranked(partitions), offsets.to_numpy(zero_copy_only=False)
+    order, is_first = by_key(hashes, rows, key_names, columns)
+    is_last = np.r_[is_first[1:] | (times[order[1:]] != times[order[:-1]]), True]
+    kept, key_numbers = order[is_last], np.cumsum(is_first)[is_last]
+    kept_ts = times[kept]
+    first_of_key = np.r_[True, key_numbers[1:] != key_numbers[:-1]]
     last_of_key = np.r_[first_of_key[1:], True]
     alive = present.to_numpy(zero_copy_only=False).astype(bool)[kept]
 
-    keys = coded.dictionary.take(array_of(kept_codes[first_of_key]))
-    old_index, before_rows = newest.found(hashes[kept][first_of_key], keys)
-    had = np.flatnonzero(old_index >= 0)
-    if len(had):
-        yield updates(before_rows.take(array_of(old_index[had])), kept_ts[first_of_key][had], -1, names)
+    ends = kept[last_of_key]
+    newest_rows = rows.take(array_of(ends))
+    old_index, before_rows = newest.found(hashes[ends], keys_of(newest_rows, key_names))
+    held = np.flatnonzero(old_index >= 0)
+    if len(held):
+        yield _taken_back(before_rows, old_index[held], kept_ts[first_of_key][held], names)
     # What a later upsert of the same key in this batch takes back.
     replaced = np.flatnonzero(~last_of_key & alive)
     if len(replaced):
         yield updates(rows.take(array_of(kept[replaced])), kept_ts[replaced + 1], -1, names)
     fresh = np.flatnonzero(alive)
     if len(fresh):
-        yield updates(rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
-    ends = kept[last_of_key]
-    writer.write(hashes[ends], rows.take(array_of(ends)))
+        is_all = len(fresh) == len(ends) == len(kept)
+        yield updates(newest_rows if is_all else rows.take(array_of(kept[fresh])), kept_ts[fresh], 1, names)
+    writer.write(hashes[ends], newest_rows)
 
 
-_held: Final[dict[tuple[str, int], Kept]] = {}
+def _taken_back(rows: pa.Table, places: Numbers, ts: Numbers, names: Sequence[str]) -> pa.RecordBatch:
+    """The rows at these places, each at its time, in the order they stand in: few are not among them."""
+    times, is_held = np.zeros(rows.num_rows, ts.dtype), np.zeros(rows.num_rows, np.bool_)
+    times[places], is_held[places] = ts, True
+    if not is_held.all():
+        rows, times = rows.filter(array_of(is_held)), times[is_held]
+    return updates(rows, times, -1, names)
+
+
+_held: Final[dict[tuple[str, int], dict[KeyRange, Kept]]] = {}
 """Those of this process that no step is at work with, by the key of its contents."""
 
 
 def let_go(contents: Contents) -> None:
     """Leave what is kept of these to other processes."""
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is not None:
+    for kept in _held.pop((contents.key, os.getpid()), {}).values():
         kept.close()
 
 
-def taken(contents: Contents, fields: pa.Schema, key_names: Sequence[str]) -> Kept:
-    """What is kept of these, for this step alone, until it is ``given_back``."""
+def taken(
+    contents: Contents,
+    fields: pa.Schema,
+    key_names: Sequence[str],
+    of: KeyRange = WHOLE,
+    incarnation: str | None = None,
+) -> Kept:
+    """What is kept of these, for this step alone, until it is ``given_back``. ``incarnation``: as Kept takes it."""
+    now = contents.incarnation() if incarnation is None else incarnation
     # SUBTLE: the pid is part of the key because a forked child would write into its parent's files.
-    kept = _held.pop((contents.key, os.getpid()), None)
-    if kept is not None and kept.is_of(contents, fields):
+    kept = _held.get((contents.key, os.getpid()), {}).pop(of, None)
+    if kept is not None and kept.is_of(contents, fields, now):
         return kept
     if kept is not None:
         kept.close()
-    return Kept(contents, fields, key_names)
+    return Kept(contents, fields, key_names, of, now)
 
 
-def given_back(contents: Contents, kept: Kept) -> None:
-    """Leave it to the next step of this process."""
-    if _held.setdefault((contents.key, os.getpid()), kept) is not kept:
+def given_back(contents: Contents, kept: Kept, *, keep: bool = True) -> None:
+    """Leave it to the next step of this process, or to any process."""
+    if not keep or _held.setdefault((contents.key, os.getpid()), {}).setdefault(kept.of, kept) is not kept:
         kept.close()
 
 
 def updates(rows: pa.Table, ts: Numbers, diff: int, names: Sequence[str]) -> pa.RecordBatch:
     """Rows with their times, and one diff."""
-    columns = [_flat(rows, name) for name in names]
+    columns = [flat(rows.column(name)) for name in names]
     columns += [pa.array(ts.astype(np.uint64)), pa.array(np.full(len(ts), diff, np.int64))]
     return pa.RecordBatch.from_arrays(columns, names=[*names, "ts", "diff"])
-
-
-def _flat(rows: pa.Table, name: str) -> ArrowArray:
-    flat: ArrowArray = rows.column(name).combine_chunks()
-    return flat

@@ -15,6 +15,7 @@ from persist.runtime import system
 from persist.sources import EPOCH_MILLISECONDS
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Source, Told
+from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
 from persist_ingest.pipeline.running import Step
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED, troubles
 from persist_ingest.sources.port import UpstreamStatus
@@ -38,6 +39,8 @@ HELP: Final = {
     "persist_source_export_state": "1 for the state of an export: running, stalled or snapshotting",
     "persist_source_export_lag_seconds": "how long ago what an export holds was all there was",
     "persist_source_export_stalled_seconds": "for how long an export has not gone on",
+    "persist_source_export_negative_rows": "rows that an export held less than no times when it was counted last",
+    "persist_source_export_counted_seconds": "how long ago that was",
     "persist_source_export_snapshot_rows": "rows read so far by the snapshot of an export that is under way",
     "persist_source_export_snapshot_expected_rows": "about how many rows that snapshot is going to have; 0: unknown",
     "persist_source_upstream_bytes_behind": "bytes of the upstream's log that are not durable here yet",
@@ -75,6 +78,7 @@ class Figures:
     failures: Counter[str] = field(default_factory=Counter)
     exports: dict[str, ExportFigures] = field(default_factory=dict)
     upstream: UpstreamStatus | None = None
+    recount: Recount | None = None
 
     def stepped(self, step: Step, uppers: Mapping[str, Antichain]) -> None:
         """A step was carried out; exports are that far."""
@@ -120,6 +124,7 @@ class Figures:
             steps=self.steps,
             untold=self.untold,
             error="" if error is None else f"{type(error).__name__}: {error}",
+            details={} if self.recount is None else self.recount.details(),
         )
 
     def counted(self) -> Iterator[Figure]:
@@ -149,6 +154,9 @@ class Figures:
                 if progress is not None:
                     yield "persist_source_export_snapshot_rows", labels, progress.reached.rows
                     yield "persist_source_export_snapshot_expected_rows", labels, progress.about
+            if self.recount is not None and (last := self.recount.found.get(name)) is not None:
+                yield "persist_source_export_negative_rows", labels, last.negative
+                yield "persist_source_export_counted_seconds", labels, max(0, now - last.at_ms) / 1000
             export = self.exports.get(name)
             if export is None:
                 continue
@@ -181,6 +189,16 @@ def upstream_figures(upstream: UpstreamStatus) -> Iterator[tuple[str, float]]:
             yield name, value
     if "wal_status" in upstream.details:
         yield "persist_source_upstream_lost", float(upstream.details["wal_status"] == "lost")
+
+
+def miscounted(source: Source, recounted: Mapping[str, Recounted]) -> Iterable[str]:
+    """What is wrong by what pipelines counted last, and what to do."""
+    for export, each in recounted.items():
+        if each.negative:
+            yield (
+                f"{export} held {each.negative:,} rows less than no times when it was counted last: "
+                f"they were taken back without having come. Then: persist source resnapshot {source.name} {export}"
+            )
 
 
 def warnings(upstream: Mapping[str, object], *, is_ingested: bool) -> Iterable[str]:

@@ -15,7 +15,8 @@ from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
-from persist_ingest.pipeline.reporting.figures import has_clock, warnings
+from persist_ingest.pipeline.reporting.figures import has_clock, miscounted, warnings
+from persist_ingest.pipeline.reporting.recounting import Recounted, recounted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, running, troubles
 from persist_ingest.sources.registry import source_type
@@ -69,7 +70,8 @@ class SourceStatus:
     """``state``: running, stalled, failed, stopped or idle (nothing ingests it). Times are milliseconds since 1970.
 
     ``resume_time`` and ``resume_offsets``: where it goes on after a restart. ``uppers``: of each export;
-    ``exports``: how each fares. ``counts``: of each export, when asked for. ``warnings``: what is about to go wrong.
+    ``exports``: how each fares. ``counts``: of each export, when asked for; ``recounted``: what its pipelines
+    counted last by themselves. ``warnings``: what is wrong, or about to be.
     """
 
     source: Source
@@ -87,6 +89,7 @@ class SourceStatus:
     counts: Mapping[str, Counted] = field(default_factory=dict)
     exports: Mapping[str, ExportStatus] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    recounted: Mapping[str, Recounted] = field(default_factory=dict)
 
 
 def status(location: Location, name: str, *, ask_upstream: bool = True, count_rows: bool = False) -> SourceStatus:
@@ -102,6 +105,7 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
     uppers = {name: the_client.recent_upper(shard).time for name, shard in source.shards.items()}
     least, offsets, bound = _resumption(the_client, source, uppers)
     state, error = _state(ingesters, now)
+    last = recounted(ingesters, source.exports)
     upstream, behind, upstream_error = _upstream(the_client, source) if ask_upstream else ({}, None, "")
     return SourceStatus(
         source=source,
@@ -118,7 +122,8 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
         upstream_error=upstream_error,
         counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
         exports=_exports(source, uppers, now),
-        warnings=tuple(warnings(upstream, is_ingested=state in ("running", "stalled"))),
+        warnings=(*miscounted(source, last), *warnings(upstream, is_ingested=state in ("running", "stalled"))),
+        recounted=last,
     )
 
 

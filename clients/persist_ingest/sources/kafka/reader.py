@@ -56,9 +56,7 @@ class KafkaReader:
         )
 
     def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[KafkaTask]:
-        wanted = list(pieces(begin, end))
-        groups = [tuple(wanted)] if self._envelope.upserts and wanted else share(wanted, tasks, LEAST_PER_TASK)
-        return [self._task(group) for group in groups]
+        return [self._task(group) for group in share(list(pieces(begin, end)), tasks, LEAST_PER_TASK)]
 
     def adopt(self, export: str, schema: Schema) -> None:
         if export == self._definition.export and self._definition.value.registry is not None:

@@ -48,11 +48,16 @@ class KafkaTask:
 
     @property
     def ordered(self) -> bool:
+        return False
+
+    @property
+    def upserts(self) -> bool:
+        """See Divisible."""
         return self.envelope.upserts
 
     def read(self) -> Iterator[Event]:
         # SUBTLE: partitions read together come in an order that is another one each time. Only Changes may do that.
-        groups = [(piece,) for piece in self.pieces] if self.ordered else [self.pieces]
+        groups = [(piece,) for piece in self.pieces] if self.upserts else [self.pieces]
         for group in groups:
             for fetched in self._fetched(group):
                 yield from self._events(fetched)

@@ -20,6 +20,11 @@ _KEY: Final = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
 """
+_KEY_COLUMNS: Final = """
+SELECT s.COLUMN_NAME, s.SUB_PART IS NOT NULL, COALESCE(c.CHARACTER_SET_NAME, ''), COALESCE(c.COLLATION_NAME, '')
+FROM information_schema.STATISTICS s JOIN information_schema.COLUMNS c USING (TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME)
+WHERE s.TABLE_SCHEMA = %s AND s.TABLE_NAME = %s AND s.INDEX_NAME = 'PRIMARY' ORDER BY s.SEQ_IN_INDEX
+"""
 _CASCADES: Final = """
 SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
 WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s
@@ -29,6 +34,8 @@ _SIZE: Final = """
 SELECT COALESCE(TABLE_ROWS, 0), COALESCE(DATA_LENGTH, 0)
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 """
+BASE: Final = "BASE TABLE"
+VERSIONED: Final = "SYSTEM VERSIONED"
 _OWN: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
@@ -70,6 +77,24 @@ def columns(session: MySqlConnection, database: str, name: str) -> list[Declared
 def primary_key(session: MySqlConnection, database: str, name: str) -> tuple[str, ...]:
     """The columns of a table's primary key; none where it has none."""
     return tuple(str(row[0]) for row in session.rows(_KEY, [database, name]))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A column of a primary key. ``is_part``: only what its values begin with; ``charset``: of text, as collation."""
+
+    name: str
+    is_part: bool
+    charset: str
+    collation: str
+
+
+def key_columns(session: MySqlConnection, database: str, name: str) -> list[ListedKey]:
+    """The columns of a table's primary key, and how it orders them."""
+    return [
+        ListedKey(str(row[0]), bool(row[1]), str(row[2]), str(row[3]))
+        for row in session.rows(_KEY_COLUMNS, [database, name])
+    ]
 
 
 def cascades(session: MySqlConnection, database: str, name: str) -> Sequence[str]:

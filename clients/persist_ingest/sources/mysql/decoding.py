@@ -3,7 +3,8 @@
 Source: sources.md sections 1 (semantics seen) and 2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,12 +91,19 @@ class _Pending:
 class GroupDecoder:
     """Knows the tables of one source, and how each is read."""
 
-    def __init__(self, exports: Sequence[LoggedExport], charsets: Charsets) -> None:
+    def __init__(
+        self,
+        exports: Sequence[LoggedExport],
+        charsets: Charsets,
+        prepared: Callable[[bytes], Group | None] = lambda xid: None,
+    ) -> None:
+        """``prepared``: gives a distributed transaction that was prepared before the first group that comes."""
         self._exports = {(each.table.database, each.table.name): each for each in exports}
         self._charsets = charsets
         self._pending: dict[tuple[str, str], _Pending] = {}
         self._bound: dict[tuple[str, str], tuple[bytes, _Plan]] = {}
-        self._prepared: dict[str, set[tuple[str, str]]] = {}
+        self._earlier = prepared
+        self._prepared: dict[bytes, Group | None] = {}
 
     @property
     def tables(self) -> list[tuple[str, str]]:
@@ -107,42 +115,71 @@ class GroupDecoder:
 
         Raises TableAltered and other SourceFailures, each of one export; SchemaGrew.
         """
-        self._check(group)
-        for statement in group.statements:
-            yield from self._stated(statement, group.end)
+        if group.prepared:
+            self._prepared[group.xid] = group
+        elif group.xid:
+            yield from self._completed(group)
+        else:
+            self._check(group, group.end)
+            for statement in group.statements:
+                yield from self._stated(statement, group.end)
+            yield from self._counted(group, group.end)
+
+    def _completed(self, group: Group) -> Iterator[Event]:
+        """The rows of a distributed transaction, if that is committed now."""
+        xid, end = group.xid, group.end
+        is_committed = any(words(each.text)[1:2] == ["COMMIT"] for each in group.statements)
+        known = [name for name, export in self._exports.items() if end > export.table.since]
+        if xid not in self._prepared and is_committed and known:
+            self._prepared[xid] = self._earlier(xid)
+        prepared = self._prepared.get(xid)
+        # That it is prepared no more counts, too: another one may have its name.
+        self._prepared[xid] = None
+        if prepared is None:
+            if is_committed and known:
+                raise _altered(
+                    "a distributed transaction (XA) was committed whose rows the log has no more",
+                    self._exports[min(known)].table,
+                    offset=end,
+                )
+            return
+        with closing(prepared.rows):
+            if is_committed:
+                self._check(prepared, end)
+                yield from self._counted(prepared, end)
+
+    def _counted(self, group: Group, end: int) -> Iterator[Event]:
+        """The rows of a group, which count at the end of it, or of what committed it."""
         for event in group.rows:
             name = (event.table.database, event.table.table)
             export = self._exports[name]
-            if group.end <= export.table.since:
+            if end <= export.table.since:
                 continue
             if not event.whole:
                 raise _altered(
                     "a change of this table is logged without all columns of its rows",
                     export.table,
                     hint=f"have binlog_row_image=FULL in every session, then {_AGAIN}",
-                    offset=group.end,
+                    offset=end,
                 )
-            yield from self._append(name, event, group.end)
+            yield from self._append(name, event, end)
 
     def finish(self) -> Iterator[Event]:
         """What is left."""
+        for group in self._prepared.values():
+            if group is not None:
+                group.rows.close()
         for name in list(self._pending):
             yield from self._flushed(name)
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group: Group, end: int) -> None:
         """Raise where what happened is not what the rows of a group say."""
-        odd = (
-            "a distributed transaction (XA) changed this table, which is not supported" if group.prepared else group.odd
-        )
-        for name in sorted(group.rows.tables()) if odd else ():
-            if group.end > self._exports[name].table.since:
-                raise _altered(odd, self._exports[name].table, offset=group.end)
+        for name in sorted(group.rows.tables()) if group.odd else ():
+            if end > self._exports[name].table.since:
+                raise _altered(group.odd, self._exports[name].table, offset=end)
 
     def _stated(self, statement: Statement, end: int) -> Iterator[Event]:
         known = {name for name, export in self._exports.items() if end > export.table.since}
-        if statement.text[:2].upper() == b"XA":
-            self._of_xa(statement, end, known)
-            return
         for name, effect in effects(statement.text, statement.database, known).items():
             table = self._exports[name].table
             if effect is Effect.ALTERED:
@@ -154,17 +191,6 @@ class GroupDecoder:
                 )
             yield from self._flushed(name)
             yield Truncated(export=table.export, offset=end - 1)
-
-    def _of_xa(self, statement: Statement, end: int, known: set[tuple[str, str]]) -> None:
-        """SUBTLE: what is committed now was logged when it was prepared, which may be before what was read here."""
-        if words(statement.text)[1:2] != ["COMMIT"] or not known:
-            return
-        name = min(known)
-        raise _altered(
-            "a distributed transaction (XA) was committed, which may have changed this table",
-            self._exports[name].table,
-            offset=end,
-        )
 
     def _append(self, name: tuple[str, str], event: RowEvent, end: int) -> Iterator[Event]:
         pending = self._pending.get(name)
@@ -208,11 +234,14 @@ class GroupDecoder:
             )
         names = {column.name.lower(): column.called for column in table.columns}
         left_out = {each.lower() for each in table.excluded}
-        places = {
-            names.get(column.name.lower(), free_name(column.name)): at
-            for at, column in enumerate(columns)
-            if column.name.lower() not in left_out
-        }
+        places: dict[str, int] = {}
+        for place, column in enumerate(columns):
+            called = names.get(column.name.lower(), free_name(column.name))
+            if column.name.lower() in left_out:
+                continue
+            if called in places:
+                raise _altered("a column was added that would be called as another one is", table, column=column.name)
+            places[called] = place
         declared = {column.called: column.type for column in table.columns}
         plan = []
         for each in export.fields:

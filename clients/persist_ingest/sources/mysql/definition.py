@@ -4,7 +4,7 @@ Source: design 003; sources.md section 1, semantics seen.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
 import pyarrow as pa
@@ -14,8 +14,11 @@ from persist.typed import Fields
 from persist_ingest.sources.mysql.column_types import MySqlType, ZeroDates
 from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
+from persist_ingest.sources.tables.patterns import Named
 
 FORMAT: Final = 1
+RENAMING: Final = 2
+"""The format of definitions that call columns otherwise, or are of patterns: earlier releases would forget that."""
 FILE_BITS: Final = 32
 """A position is the number of a file of the log, then where in it: so it grows over rotations and restarts."""
 
@@ -67,6 +70,11 @@ class Table(SourceTable[MySqlColumn]):
     def export(self) -> str:
         return f"{self.database}.{self.name}"
 
+    @property
+    def place(self) -> Named:
+        """Its database and name."""
+        return self.database, self.name
+
     def read_up_to(self, offset: int) -> Self:
         return replace(self, since=offset)
 
@@ -111,7 +119,9 @@ class MySqlDefinition(TablesDefinition[Table]):
 
     ``begun``: where it began; ``mark``: the last place at which the log was looked at to be the one it was.
     ``server_id``: as which the log is asked for; 0: another one each time. ``withheld``: by exports that it had,
-    columns that were left out of them.
+    columns that were left out of them. ``renames``: by exports, also those that are not there now, what columns are
+    called otherwise than upstream. ``patterns``: of tables that it takes in as they come, but for those that are
+    ``left_out``, by name or by pattern.
     """
 
     server: Server
@@ -122,6 +132,9 @@ class MySqlDefinition(TablesDefinition[Table]):
     server_id: int = 0
     zero_dates: ZeroDates = ZeroDates.FAIL
     withheld: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    patterns: tuple[Named, ...] = ()
+    left_out: tuple[Named, ...] = ()
 
     @property
     def incarnation(self) -> str:
@@ -132,22 +145,30 @@ class MySqlDefinition(TablesDefinition[Table]):
         """What the file of that number is called."""
         return f"{self.base}.{number:06d}"
 
+    @classmethod
+    def of_log(cls, server: Server, number: int, base: str) -> Self:
+        """One without tables, to read a log with."""
+        mark = Mark(offset=0, gtids="")
+        return cls(server=server, number=number, base=base, begun=mark, mark=mark, tables=())
+
     def joined(self, table: Table) -> "MySqlDefinition":
         """The same with one table more."""
         others = tuple(each for each in self.tables if each.export != table.export)
         withheld = tuple(each for each in self.withheld if each[0] != table.export)
-        return replace(self, tables=(*others, table), withheld=withheld)
+        left_out = tuple(each for each in self.left_out if each != table.place)
+        return replace(self, tables=(*others, table), withheld=withheld, left_out=left_out)
 
     def parted(self, export: str) -> "MySqlDefinition":
-        """The same without a table."""
+        """The same without a table, which is not taken in again."""
+        places = tuple(each.place for each in self.tables if each.export == export and self.patterns)
         tables = tuple(each for each in self.tables if each.export != export)
         gone = tuple((each.export, each.excluded) for each in self.tables if each.export == export and each.excluded)
-        return replace(self, tables=tables, withheld=(*self.withheld, *gone))
+        return replace(self, tables=tables, withheld=(*self.withheld, *gone), left_out=(*self.left_out, *places))
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
         return {
-            "format": FORMAT,
+            "format": RENAMING if self.renames or self.patterns else FORMAT,
             "server": self.server.to_json(),
             "number": self.number,
             "base": self.base,
@@ -158,12 +179,15 @@ class MySqlDefinition(TablesDefinition[Table]):
             "takes_over": self.takes_over,
             "zero_dates": self.zero_dates.value,
             "withheld": {export: list(names) for export, names in self.withheld},
+            **({"renames": {export: dict(names) for export, names in self.renames.items()}} if self.renames else {}),
+            **({"patterns": list(map(list, self.patterns))} if self.patterns else {}),
+            **({"left_out": list(map(list, self.left_out))} if self.patterns else {}),
         }
 
     @classmethod
     def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") != FORMAT:
+        if given.get("format") not in (FORMAT, RENAMING):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         withheld: Mapping[str, Sequence[str]] = given["withheld"]
         return cls(
@@ -177,4 +201,7 @@ class MySqlDefinition(TablesDefinition[Table]):
             takes_over=given["takes_over"],
             zero_dates=ZeroDates(given["zero_dates"]),
             withheld=tuple((export, tuple(names)) for export, names in withheld.items()),
+            renames=given.get("renames", {}),
+            patterns=tuple((database, name) for database, name in given.get("patterns", ())),
+            left_out=tuple((database, name) for database, name in given.get("left_out", ())),
         )

@@ -8,7 +8,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +30,7 @@ _ROWS: Final = {23: 1, 24: 0, 25: -1, 30: 1, 31: 0, 32: -1, 166: 1, 167: 0, 168:
 _LATER: Final = frozenset({30, 31, 32, 169, 170, 171})
 _COMPRESSED: Final = frozenset({166, 167, 168, 169, 170, 171})
 _ARTIFICIAL, _IGNORABLE = 0x20, 0x80
-_STANDALONE, _PREPARED = 0x01, 0x40
+_STANDALONE, _GROUPED, _PREPARED, _COMPLETED = 0x01, 0x02, 0x40, 0x80
 _CRC: Final = 4
 _KEPT: Final = struct.Struct("<ibBI")
 
@@ -103,11 +103,14 @@ class _Rows:
 class Group:
     """What became visible at once. ``end``: where it ends. ``odd``: why its rows say less than what happened.
 
-    ``prepared``: it does not count yet, but once an XA COMMIT follows.
+    ``xid``: of a distributed transaction (XA), its format, lengths and name. ``prepared``: it does not count yet, but
+    once another group of that name commits it, and is its reader's to close. ``began``: where the group begins.
     """
 
     standalone: bool = False
     prepared: bool = False
+    xid: bytes = b""
+    began: int = 0
     end: int = 0
     rows: _Rows = field(default_factory=_Rows)
     statements: list[Statement] = field(default_factory=list)
@@ -162,7 +165,7 @@ class LogReader:
                 if self._group is None or found is not None:
                     if found is not None and at <= self._end:
                         found.end = at
-                        with closing(found.rows):
+                        with nullcontext() if found.prepared else closing(found.rows):
                             yield found
                     self.reached = at
             if found is not None:
@@ -179,7 +182,12 @@ class LogReader:
             self._rows(kind, body)
         elif kind == _GTID:
             mark = body[12]
-            self._group = Group(standalone=bool(mark & _STANDALONE), prepared=bool(mark & _PREPARED))
+            self._group = Group(
+                standalone=bool(mark & _STANDALONE),
+                prepared=bool(mark & _PREPARED),
+                xid=_xid(body, mark) if mark & (_PREPARED | _COMPLETED) else b"",
+                began=self.reached,
+            )
         elif kind in (_XID, _XA_PREPARED):
             return self._open()
         elif kind in (_QUERY, _QUERY_COMPRESSED, _LOADED):
@@ -246,6 +254,12 @@ class LogReader:
         elif said[:1] not in (["BEGIN"], ["START"], ["SAVEPOINT"], ["RELEASE"]):
             group.statements.append(Statement(database, text))
         return None
+
+
+def _xid(body: memoryview, mark: int) -> bytes:
+    """The format of a distributed transaction's name, its lengths, and the name."""
+    at = 21 if mark & _GROUPED else 13
+    return bytes(body[at : at + 6 + body[at + 4] + body[at + 5]])
 
 
 def _uncompressed(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields
-from persist_ingest.sources.mysql import upstream
+from persist_ingest.sources.mysql import distributed, upstream
 from persist_ingest.sources.mysql.charsets import Charsets
 from persist_ingest.sources.mysql.decoding import GroupDecoder, LoggedExport
 from persist_ingest.sources.mysql.definition import MySqlDefinition, file_of, place_of
@@ -53,7 +53,11 @@ class LogTask:
             for table in definition.tables
             if table.export in self.schemas
         ]
-        decoder = GroupDecoder(exports, Charsets.at(definition.server))
+        decoder = GroupDecoder(
+            exports,
+            Charsets.at(definition.server),
+            lambda xid: distributed.prepared_before(definition, xid, self.begin, decoder.tables),
+        )
         reached, give_up = self.begin, system().monotonic() + BEHIND_SECONDS
         while reached < self.end:
             before = reached
@@ -65,6 +69,8 @@ class LogTask:
                 )
                 for packets in events:
                     for group in log.groups(packets):
+                        if group.prepared:
+                            distributed.noted(definition, group)
                         yield from decoder.events(group)
                     if log.is_done:
                         break

@@ -5,6 +5,7 @@ looked into it, too. So nothing alters or empties it in between, which would mak
 Source: sources.md section 1, consistent snapshot; MariaDB documentation, START TRANSACTION WITH CONSISTENT SNAPSHOT.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,23 +16,23 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.arrow import ArrowArray
+from persist.runtime import system
 from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.decoding import check_key, plain
 from persist_ingest.sources.mysql.definition import Table, position
+from persist_ingest.sources.mysql.distributed import Unsettled
 from persist_ingest.sources.mysql.row_images import little
 from persist_ingest.sources.mysql.session import MySqlConnection, Packets, Server, quoted
 from persist_ingest.sources.mysql.upstream import number_of
-from persist_ingest.sources.port import BadRows, Changes, Event, SourceFailure
+from persist_ingest.sources.port import BadRows, Changes, Event, HeldUp, SourceFailure
 from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints
 
 _NULL: Final = 0xFB
 _PAD: Final = 16
+SETTLED_SECONDS: Final = 10.0
+"""For how long a moment is looked for at which no distributed transaction is amid its commit."""
 HELD_SECONDS: Final = 600
 """For how long a process that stands still may keep others from altering a table that it has begun to read."""
-_MOMENT: Final = (
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
-)
 _PLACE: Final = "SHOW STATUS WHERE variable_name IN ('binlog_snapshot_file', 'binlog_snapshot_position')"
 
 
@@ -54,17 +55,43 @@ def moment(server: Server, tables: Sequence[tuple[str, str]], *, lock_seconds: f
         with MySqlConnection(server, lock_seconds=lock_seconds) as holder:
             for statement in ("START TRANSACTION READ ONLY", *looks):
                 holder.run(statement)
-            found = taken(session)
+            found = settled(session, holder)
             for statement in looks:
                 session.run(statement)
         yield found
 
 
+def settled(session: MySqlConnection, other: MySqlConnection) -> Moment:
+    """A moment of now that has all that is in the log before it. Raises HeldUp."""
+    give_up = system().monotonic() + SETTLED_SECONDS
+    _made_ready(session)
+    while True:
+        before = Unsettled(other)
+        found = _begun(session)
+        if not before.at(session.server, found.offset):
+            return found
+        session.run("ROLLBACK")
+        if system().monotonic() > give_up:
+            raise HeldUp(
+                "distributed transactions (XA) are committed all the time, or one is held up amid its commit",
+                hint="it is tried again",
+            )
+        threading.Event().wait(0.002)
+
+
 def taken(session: MySqlConnection) -> Moment:
-    """A moment of now, in that session."""
+    """A moment of now, in that session. It may lack what of distributed transactions is just being committed."""
+    _made_ready(session)
+    return _begun(session)
+
+
+def _made_ready(session: MySqlConnection) -> None:
     session.run(f"SET SESSION idle_transaction_timeout = {HELD_SECONDS}, net_write_timeout = {HELD_SECONDS}")
-    for statement in _MOMENT:
-        session.run(statement)
+    session.run("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def _begun(session: MySqlConnection) -> Moment:
+    session.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     found = {str(name).lower(): value for name, value in session.rows(_PLACE)}
     file, place = str(found.get("binlog_snapshot_file", "")), found.get("binlog_snapshot_position", "")
     if not file or not str(place).isdigit():

@@ -164,9 +164,13 @@ SELECT EXISTS (
       AND xid = (SELECT c.xmin FROM pg_class c WHERE c.oid = %(part)s::int8::oid))
 """
 
-# Rows that were written before the partition was attached, if that was the transaction that made the table.
-_EARLY: Final = """
-SELECT pg_relation_size(%(part)s::int8::oid) = 0, EXISTS (SELECT FROM ONLY {part} WHERE xmin::text = %(born)s)
+# SUBTLE: a table that is attached has the row of each column in the catalog written anew, one that is made as a
+# partition only of some: one that is still as it was made, by the very command that made the table, shows that.
+_MADE_AS_ONE: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_attribute a JOIN pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = -1
+    WHERE a.attrelid = %(part)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.xmax::text = '0'
+      AND a.xmin = s.xmin AND a.cmin::text = s.cmin::text)
 """
 _TREES: Final = """
 WITH RECURSIVE tree(root, oid, since) AS (
@@ -410,12 +414,14 @@ def was_truncated(session: UpstreamConnection, definition: PostgresDefinition, t
     return bool(patiently(lambda: session.row(_TRUNCATED, params))[0])
 
 
-def began_empty(session: UpstreamConnection, part: Part) -> bool:
-    """No row came into a partition before it was one: it was made as one, or there is no row in its file."""
-    ((empty, early),) = session.rows(
-        _EARLY.format(part=quoted(part.schema, part.name)), {"part": part.oid, "born": part.born}
-    )
-    return bool(empty) or (part.since == part.born and not early)
+def has_no_file(session: UpstreamConnection, part: Part) -> bool:
+    """There never was a row in a partition's file."""
+    return bool(session.row("SELECT pg_relation_size(%(part)s::int8::oid) = 0", {"part": part.oid})[0])
+
+
+def was_made_as_one(session: UpstreamConnection, part: Part) -> bool:
+    """It is a partition since it is a table, by one statement: nothing came into it before. False: that is unknown."""
+    return part.since == part.born and bool(session.row(_MADE_AS_ONE, {"part": part.oid})[0])
 
 
 def trees(session: UpstreamConnection, tables: Sequence[int]) -> dict[int, set[tuple[int, str]]]:

@@ -120,7 +120,8 @@ def _looked(session: UpstreamConnection, definition: PostgresDefinition, now: di
                     was_truncated=partial(catalog.was_truncated, session, definition, table.oid, table.oid),
                     part_has_old_rows=partial(_part_has_old_rows, session, form.horizon),
                     part_was_truncated=partial(_part_was_truncated, session, definition, table.oid),
-                    began_empty=partial(catalog.began_empty, session),
+                    has_no_file=partial(catalog.has_no_file, session),
+                    was_made_as_one=partial(catalog.was_made_as_one, session),
                 )
                 check_form(form, found[table.oid], table.export, evidence, table.excluded)
             check_identities(session, definition, table, found[table.oid])

@@ -156,15 +156,16 @@ class Evidence:
 
     ``has_old_rows``: it holds a row that was written before the look before, with nulls in these columns: a rewrite by
     ALTER TABLE writes every row anew, one by VACUUM FULL or CLUSTER none. ``was_truncated``: the last thing that was
-    done to the table is a TRUNCATE, which will be read. The same of a partition; ``began_empty``: no row came into it
-    before it was one.
+    done to the table is a TRUNCATE, which will be read. The same of a partition; ``has_no_file``: there never was a row
+    in it; ``was_made_as_one``: it always was one.
     """
 
     has_old_rows: Callable[[Sequence[str]], bool]
     was_truncated: Callable[[], bool]
     part_has_old_rows: Callable[[Part, Sequence[str]], bool]
     part_was_truncated: Callable[[Part], bool]
-    began_empty: Callable[[Part], bool]
+    has_no_file: Callable[[Part], bool]
+    was_made_as_one: Callable[[Part], bool]
 
 
 def check_form(
@@ -225,11 +226,19 @@ def _check_parts(before: TableForm, now: TableForm, export: str, evidence: Evide
         same = found.file == part.file or evidence.part_has_old_rows(found, added)
         if not same and not (not added and evidence.part_was_truncated(found)):
             raise _moved("a partition was truncated by itself, or rewritten, which sends no rows", export, part)
+    _check_new_parts([part for part in now.parts if part.oid not in known], export, evidence)
     for part in now.parts:
-        if part.oid not in known and part.kind == "r" and not evidence.began_empty(part):
-            raise _moved("a partition was attached that may have had rows", export, part)
         if part.kind not in "rp":
             raise _moved("a partition is no table", export, part)
+
+
+def _check_new_parts(parts: Sequence[Part], export: str, evidence: Evidence) -> None:
+    """What came into them before they were partitions of this table was not sent, nor was it if it went since then."""
+    # SUBTLE: a partition that was made as one may be of a table that was attached only later.
+    whole = all(evidence.was_made_as_one(part) for part in parts if part.kind == "p")
+    for part in parts:
+        if part.kind == "r" and not evidence.has_no_file(part) and not (whole and evidence.was_made_as_one(part)):
+            raise _moved("a partition was attached that may have had rows", export, part)
 
 
 def _moved(message: str, export: str, part: Part) -> TableAltered:

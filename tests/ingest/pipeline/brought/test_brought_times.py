@@ -189,8 +189,8 @@ def test_avro_container_files(here: Location, tmp_path: Path) -> None:
     assert upper(here, "avro") == 2
     assert at(here, "avro", 1) == {1: 1, 2: 1}
     # What a file says of itself is the sender's: fastavro follows it as deep as it goes, which ends the process.
-    inside = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
-    nothing = {"type": "array", "items": {"type": "fixed", "name": "z", "size": 0}}
+    inside: dict[str, Any] = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
+    nothing: dict[str, Any] = {"type": "array", "items": {"type": "fixed", "name": "z", "size": 0}}
     for number, (hostile, datum) in enumerate(((inside, b"\2" * 200_000 + b"\0"), (nothing, b"\x80" * 5 + b"\1"))):
         body = io.BytesIO()
         fastavro.writer(body, fastavro.parse_schema(hostile), [])

@@ -3,14 +3,20 @@
 import threading
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from ingest.pipeline.conftest import Shop
 from sure import sure
 
+from persist import NotYetAvailable
 from persist.testing import servers
+from persist_cli.shard.reads import SnapshotFile, snapshot
 from persist_cli.source.watching import watched
-from persist_ingest import Location, Pipeline, PipelineOptions, create, status
+from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapshot, status
+from persist_ingest.location import client
+from persist_ingest.pipeline.records import Records
 from persist_ingest.pipeline.reporting.figures import HELP, warnings
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
@@ -100,6 +106,89 @@ def test_another_ingester_that_is_first_is_counted(here: Location, shop: Any) ->
         mine = one.figures.exports["public.good"]
         assert mine.rows == counted[0] + 1
         assert mine.first > counted[1]
+
+
+def test_what_was_taken_back_without_having_come_is_found_by_itself(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    shop.run("INSERT INTO good SELECT n, 'b' FROM generate_series(2, 3000) n", "UPDATE good SET name = 'c'")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline, watched("127.0.0.1:0", pipeline) as address:
+        pipeline.step()
+        the_client = client(here)
+        shard = pipeline.source.shards["public.good"]
+        upper = sure(the_client.recent_upper(shard).time)
+        never = [(({"id": id}, {"name": "never"}), upper, -1) for id in (1, 7, 3000, 5000)]
+        the_client.open_writer(shard).compare_and_append(never, [upper], [upper + 1])
+        shop.run("INSERT INTO bad VALUES (2, 'b')")
+        pipeline.step()
+        assert not status(here, "shop").warnings, "nothing was counted yet"
+        recount = pipeline.recount
+        recount.portion_rows = 700
+        portions = 0
+        while recount.found.keys() != {"public.good", "public.bad"}:
+            recount.go_on(pipeline.source)
+            portions += 1
+        assert portions == 6, "a few hundred rows each, and the other table"
+        assert recount.found["public.good"].negative == 4
+        assert recount.found["public.good"].rows == 3004, "each once"
+        assert recount.found["public.bad"].negative == 0
+        pipeline.step()
+        assert figures(address)[of("negative_rows", "public.good")] == 4
+        assert figures(address)[of("negative_rows", "public.bad")] == 0
+        told = status(here, "shop")
+        assert told.recounted["public.good"].negative == 4
+        [warning] = told.warnings
+        assert warning.startswith("public.good held 4 rows less than no times")
+        resnapshot(here, "shop", "public.good")
+        while recount.found["public.good"].negative:
+            recount.go_on(pipeline.source)
+        pipeline.step()
+        assert not status(here, "shop").warnings
+
+
+def test_a_read_of_times_that_a_stalled_table_does_not_get_says_why(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        shop.run("ALTER TABLE bad DROP COLUMN name", "INSERT INTO bad VALUES (2)")
+        pipeline.step()
+    the_client, shards = client(here), Records(client(here)).source("shop").shards
+    upper = sure(the_client.recent_upper(shards["public.bad"]).time)
+
+    def asked(export: str, as_of: int, timeout: float) -> None:
+        request = SnapshotFile(shard=str(shards[export]), as_of=as_of, where=None, columns=(), limit=None,
+                               file_format="json", output=None)  # fmt: skip
+        snapshot(the_client, request, timeout=timeout, json=False)
+
+    with pytest.raises(NotYetAvailable, match=r"stalled since .*dropped") as said:
+        asked("public.bad", upper, timeout=3600)
+    assert "persist source resnapshot shop public.bad" in str(said.value.hint)
+    asked("public.bad", upper - 1, timeout=60)
+    with pytest.raises(NotYetAvailable, match="not complete in time"):
+        asked("public.good", upper + 10**9, timeout=0.1)
+
+
+def test_a_pipeline_counts_beside_its_steps(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=replace(OPTIONS, recount_ms=1)) as pipeline:
+        pipeline.watch._joined_at = float("inf")
+        while pipeline.recount.found.keys() != {"public.good", "public.bad"}:
+            pipeline.step()
+        assert not pipeline.watch.failed
+
+
+def test_rows_of_one_key_are_counted_once_however_portions_are_cut(here: Location, shop: Any) -> None:
+    shop.run("CREATE TABLE twice (a float8, b text)", "ALTER TABLE twice REPLICA IDENTITY FULL")
+    shop.run(
+        "INSERT INTO twice SELECT CASE n % 3 WHEN 0 THEN 'NaN'::float8 WHEN 1 THEN NULL ELSE 1 END, NULL"
+        " FROM generate_series(1, 9) n"
+    )
+    create(here, "shop", "postgres", {"dsn": shop.dsn, "tables": "public.twice"}, interval_ms=1)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        pipeline.recount.portion_rows = 1
+        while not pipeline.recount.found:
+            pipeline.recount.go_on(pipeline.source)
+        assert pipeline.recount.found["public.twice"].rows == 3, "different ones, each of them three times"
 
 
 def test_a_slot_near_its_limit_is_warned_of_before_it_is_lost(here: Location) -> None:

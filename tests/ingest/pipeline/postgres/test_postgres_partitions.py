@@ -82,6 +82,11 @@ def test_a_partitioned_table_is_one_export_and_takes_new_partitions_in(here: Loc
         assert follows(here, shop)
 
 
+ATTACHED = [
+    "BEGIN", "CREATE TABLE sales_9 (LIKE sales INCLUDING ALL)", "ALTER TABLE sales_9 REPLICA IDENTITY FULL",
+    "INSERT INTO sales_9 VALUES (900, 95, 'x')",
+    "ALTER TABLE sales ATTACH PARTITION sales_9 FOR VALUES FROM (90) TO (100)", "COMMIT",
+]  # fmt: skip
 SILENT = {
     "attached with rows": [
         "CREATE TABLE sales_4 (LIKE sales)", "INSERT INTO sales_4 VALUES (1, 45, 'x')",
@@ -103,6 +108,15 @@ SILENT = {
     "an identity that was another for a while": [
         "ALTER TABLE sales_1 REPLICA IDENTITY DEFAULT", "DELETE FROM sales WHERE day = 3",
         "ALTER TABLE sales_1 REPLICA IDENTITY FULL",
+    ],
+    "attached with a row that was changed": [*ATTACHED, "UPDATE sales SET note = 'y' WHERE day = 95"],
+    "attached with a row that went": [*ATTACHED, "DELETE FROM sales WHERE day = 95"],
+    "attached with a row that was written anew": [*ATTACHED, "ALTER TABLE sales ALTER note TYPE varchar(80)"],
+    "attached below another": [
+        "CREATE TABLE sales_m (LIKE sales INCLUDING ALL) PARTITION BY RANGE (day)",
+        "CREATE TABLE sales_ma PARTITION OF sales_m FOR VALUES FROM (90) TO (100)",
+        "ALTER TABLE sales_ma REPLICA IDENTITY FULL", "INSERT INTO sales_m VALUES (900, 95, 'x')",
+        "ALTER TABLE sales ATTACH PARTITION sales_m FOR VALUES FROM (90) TO (100)",
     ],
     "sent by its partitions": ["ALTER PUBLICATION persist_shop SET (publish_via_partition_root = false)"],
 }  # fmt: skip

@@ -26,7 +26,9 @@ from persist_ingest.pipeline.newest import gathering, kept, runs
 from persist_ingest.pipeline.newest import upserts as doing
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
+from persist_ingest.pipeline.newest.key_ranges import KeyRange, key_ranges
 from persist_ingest.pipeline.newest.keyed import ByKey
+from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let_go, upserted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.sources.port import Keyed
@@ -47,11 +49,17 @@ def place(tmp_path: Path) -> Path:
 
 @dataclass
 class Export:
-    """A shard that upserts go to, and what a model of it holds."""
+    """A shard that upserts go to, and what a model of it holds.
+
+    ``ranges``: of its keys; ``apart``: each is done by a process of its own, which learns later what was appended.
+    """
 
     here: Location
     shard: str
     place: Path
+    ranges: int = 1
+    apart: bool = False
+    known: dict[KeyRange, str] = field(default_factory=dict)
     upper: int = 0
     held: dict[str, int] = field(default_factory=dict)
     marks: Iterator[str] = field(default_factory=lambda: map(str, itertools.count()))
@@ -63,12 +71,17 @@ class Export:
 
     def prepared(self, batch: list[Upsert], upper: int, spill_bytes: int = 1 << 20) -> pa.Table:
         """The updates of a step, not appended yet."""
-        gathered = gather(["k"], spill_bytes=spill_bytes)
-        for piece in (batch[:2], batch[2:]):
-            gathered.add(table_of(piece))
+        made: list[pa.RecordBatch] = []
         self.mark = next(self.marks)
-        made = list(upserted(gathered, self.contents, self.upper, upper, FIELDS, ["k"], self.mark))
-        gathered.close()
+        of = key_ranges(self.ranges)
+        for each in [(one,) for one in of] if self.apart else [of]:
+            gathered = gather(["k"], spill_bytes=spill_bytes)
+            for piece in (batch[:2], batch[2:]):
+                table = table_of(piece)
+                gathered.add(each[0].within(table, hashes_of(table))[0] if self.apart else table)
+            marks, step = set(self.known.values()), (self.upper, upper, FIELDS, ["k"], self.mark)
+            made += upserted(gathered, self.contents, *step, of=each, marks=marks, keep=not self.apart)
+            gathered.close()
         return pa.Table.from_batches(made, pa.schema([*FIELDS, ("ts", pa.uint64()), ("diff", pa.int64())]))
 
     def append(self, updates: pa.Table, upper: int, *, confirmed: bool = True) -> None:
@@ -76,16 +89,23 @@ class Export:
         outcome = writer.compare_and_append(updates, [self.upper], [upper])
         assert not isinstance(outcome, persist.UpperMismatch)
         self.upper = upper
-        if confirmed:
+        if confirmed and self.apart:
+            self.known = dict.fromkeys(key_ranges(self.ranges), self.mark)
+        elif confirmed:
             appended(self.contents, self.mark)
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
         """What is done inside is done by another ingester: it has files of its own."""
-        mine = doing._held.pop((self.contents.key, os.getpid()))
+        mine = doing._held.pop((self.contents.key, os.getpid()), None)
+        place, known, self.known = self.place, self.known, {}
+        if self.apart:
+            self.place = place.with_name("elsewhere")
         yield
         let_go(self.contents)
-        doing._held[(self.contents.key, os.getpid())] = mine
+        self.place, self.known = place, known
+        if mine is not None:
+            doing._held[(self.contents.key, os.getpid())] = mine
 
     def step(self, batch: list[Upsert], upper: int, **options: int) -> None:
         found: Counter[Any] = Counter()
@@ -113,6 +133,11 @@ class Export:
         assert sorted((row["k"], row["v"], row["diff"]) for row in rows) == sorted(
             (k, v, 1) for k, v in self.held.items()
         )
+
+
+def hashes_of(table: pa.Table) -> Any:
+    """As they are now: keys may be made to collide."""
+    return vars(gathering)["key_hashes"](keys_of(table, ["k"]))
 
 
 def table_of(batch: list[Upsert]) -> pa.Table:
@@ -145,24 +170,30 @@ def batch_of(rng: random.Random, lower: int, keys: int) -> tuple[list[Upsert], i
 
 
 @pytest.mark.parametrize("collide", [False, True], ids=["apart", "colliding"])
+@pytest.mark.parametrize(("ranges", "apart"), [(1, False), (3, False), (3, True)], ids=["whole", "ranges", "elsewhere"])
 def test_whatever_happens_between_steps_they_equal_the_model(
-    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch, *, collide: bool
+    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch, *, collide: bool, ranges: int, apart: bool
 ) -> None:
     """Restarts, lost files, steps done twice, steps of others, spilled steps, and keys that share a hash."""
+    export.ranges, export.apart = ranges, apart
     monkeypatch.setattr(kept, "FAN", 3)
     loads = counted(monkeypatch, "_load")
     if collide:
-        for module in (gathering, runs):
+        for module in (gathering, runs, kept):
             monkeypatch.setattr(module, "key_hashes", lambda keys: key_hashes(keys) & np.uint64(3 << 62))
     rng = random.Random(7)
-    for number in range(150):
+    for number in range(150 if ranges == 1 else 60):
         batch, upper = batch_of(rng, export.upper, 40)
         happens = rng.choice(["", "", "again", "spilled", "restart", "lost", "another", "idle"]) if number else ""
+        if ranges > 1 and rng.random() < 0.1:
+            # Those of another number are made anew, or followed.
+            export.ranges = 5 - export.ranges
         if happens == "again":
             # The append failed, and by now the log has more.
             export.prepared(batch[: len(batch) // 2], upper)
         elif happens == "restart":
             let_go(export.contents)
+            export.known = {}
         elif happens == "lost":
             let_go(export.contents)
             shutil.rmtree(place)
@@ -177,9 +208,9 @@ def test_whatever_happens_between_steps_they_equal_the_model(
             upper += 5
         export.step(batch, upper, spill_bytes=0 if happens == "spilled" else 1 << 20)
     export.check()
-    assert len(list(place.glob("*/*.rows"))) < 20, "files stay"
+    assert len(list(place.glob("*/*.rows"))) < 20 * (1 if ranges == 1 else 5), "files stay"
     # Only where nothing was there: at first, after files were lost, and in the folder of the other one.
-    assert len(loads) < 40
+    assert len(loads) < 40 * ranges
 
 
 def updates_schema() -> pa.Schema:
@@ -187,15 +218,15 @@ def updates_schema() -> pa.Schema:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
-    """The frontiers that a method of ``Kept`` is called with, from now on."""
+    """The frontiers that what is kept is brought to this way, from now on."""
     calls: list[int] = []
-    method = getattr(Kept, name)
+    way = getattr(kept, name)
 
-    def calling(self: Kept, lower: int) -> None:
+    def calling(those: list[Kept], lower: int) -> None:
         calls.append(lower)
-        method(self, lower)
+        way(those, lower)
 
-    monkeypatch.setattr(Kept, name, calling)
+    monkeypatch.setattr(kept, name, calling)
     return calls
 
 
@@ -254,6 +285,56 @@ def test_what_was_appended_without_a_word_of_it_is_read_of_the_shard(
     appended(export.contents, "1")
     export.step([(key, 4, 9, True) for key in "abc"], 10)
     assert changes == [6]
+    export.check()
+
+
+@pytest.mark.parametrize("won", ["this one", "another", "not known"])
+def test_what_a_process_elsewhere_prepared_counts_once_it_is_given_the_mark(
+    export: Export, monkeypatch: pytest.MonkeyPatch, won: str
+) -> None:
+    """And what another ingester read at the same offsets is read of the shard."""
+    export.ranges, export.apart = 3, True
+    keys = [f"k{number}" for number in range(60)]
+    export.step([(key, 0, 3, True) for key in keys], 4)
+    loads, changes = counted(monkeypatch, "_load"), counted(monkeypatch, "_catch_up")
+    batch: list[Upsert] = [(key, 1, 5, number % 3 > 0) for number, key in enumerate(keys[:40])]
+    updates = export.prepared(batch, 6)
+    assert not loads
+    if won == "another":
+        with export.elsewhere():
+            export.step([(key, 2, 5, True) for key in keys[30:]], 6)
+        loads.clear()
+    else:
+        export.model(batch)
+        export.append(updates, 6, confirmed=won == "this one")
+    changes.clear()
+    export.step([(key, 3, 7, True) for key in keys], 8)
+    assert not loads
+    assert changes == ([] if won == "this one" else [6] * 3)
+    # A mark that is given still, when more was appended since, is of what is there.
+    export.step([(key, 4, 9, True) for key in keys[:5]], 10)
+    export.step([(key, 4, 11, True) for key in keys], 12)
+    export.check()
+
+
+def test_a_prepared_step_that_is_damaged_or_of_something_else_is_read_of_the_shard(
+    export: Export, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.ranges, export.apart = 2, True
+    keys = [f"k{number}" for number in range(60)]
+    export.step([(key, 0, 3, True) for key in keys], 4)
+    older = {path: path.read_bytes() for path in place.glob("*/prepared.json")}
+    assert len(older) == 2
+    changes = counted(monkeypatch, "_catch_up")
+    for at, damage in enumerate(("older", "garbled", "gone"), 1):
+        export.step([(key, at, 3 + 2 * at, True) for key in keys], 4 + 2 * at)
+        for path, content in older.items():
+            if damage == "gone":
+                path.unlink()
+            else:
+                path.write_bytes(content if damage == "older" else b"{")
+    export.step([(key, 9, 11, True) for key in keys], 12)
+    assert changes == [6, 6, 8, 8, 10, 10]
     export.check()
 
 

@@ -31,16 +31,16 @@ directory, shard, state, unconfirmed = sys.argv[1:]
 here = Location(directory=directory)
 contents = Contents(location=here, shard=shard, state_dir=state)
 fields = pa.schema([("k", pa.string()), ("v", pa.int64())])
-load = kept.Kept._load
+load = kept._load
 kept.FAN = 3
 
 
-def loading(self, lower):
+def loading(those, lower):
     print("loaded", flush=True)
-    load(self, lower)
+    load(those, lower)
 
 
-kept.Kept._load = loading
+kept._load = loading
 writer = client(here).open_writer(shard, schema=SCHEMA)
 while (at := client(here).recent_upper(shard).time or 0) < STEPS:
     keys, values, there = batch(at)

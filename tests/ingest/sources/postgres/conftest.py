@@ -15,7 +15,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from dealing import Case, call_of, case_of
-from ingest.databases import create_database, drop_database
+from ingest.databases import VERSIONS, create_database, drop_database
 from simulation.budget import FULL
 from sure import sure
 
@@ -24,7 +24,6 @@ from persist.testing import servers
 from persist_ingest.sources.port import Beginning, Changes, Event, SourceReader, Truncated
 from persist_ingest.sources.postgres import POSTGRES
 
-VERSIONS = (16, 18)
 EVERY_VERSION = ("test_postgres_model", "test_postgres_types")
 Found: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Collector] | None
 

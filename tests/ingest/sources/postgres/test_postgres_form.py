@@ -42,7 +42,8 @@ def evidence(*, old_rows: bool = False, truncated: bool = False) -> Evidence:
         was_truncated=lambda: truncated,
         part_has_old_rows=lambda part, nulls: old_rows,
         part_was_truncated=lambda part: truncated,
-        began_empty=lambda part: False,
+        has_no_file=lambda part: False,
+        was_made_as_one=lambda part: False,
     )
 
 

@@ -253,6 +253,8 @@ def test_a_big_table_is_read_in_parts(upstream: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_row_filter_holds_for_the_snapshot_too(upstream: Any) -> None:
+    if upstream.connection.info.server_version < 150_000:
+        pytest.skip("PostgreSQL 14 has no row filters")
     upstream.run(ITEMS, FULL, "INSERT INTO items VALUES (1, 'in'), (2, 'out')")
     upstream.run("CREATE PUBLICATION filtered FOR TABLE items WHERE (name = 'in')")
     with upstream.create(publication="filtered") as beginning:

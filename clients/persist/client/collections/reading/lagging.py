@@ -37,7 +37,8 @@ class Lagging:
         """What to do about it."""
         if self.behind:
             sources = dict.fromkeys(each.source for each in self.behind)
-            return "is it ingested? " + "; ".join(f"persist source run {name}" for name in sources)
+            asked = "; ".join(f"persist source run {name}" for name in sources)
+            return f"is it ingested? {asked}; or is the table stalled? persist source status says why, and what to do"
         return _KEPT_UP if self.is_kept_up else "see that what feeds these objects runs"
 
     @property

@@ -155,7 +155,6 @@ class TopicsReader:
     def _tasks(self, topic: str, pieces: list[MessageRange], tasks: int) -> list[KafkaTask]:
         definition, schema = self._topics[topic].definition, self._schemas[topic]
         envelope = definition.envelope_made(columns_of(schema))
-        groups = [tuple(pieces)] if envelope.upserts else share(pieces, tasks, LEAST_PER_TASK)
         return [
             KafkaTask(
                 cluster=Librdkafka(topic, definition.group, definition.settings),
@@ -168,7 +167,7 @@ class TopicsReader:
                 pieces=group,
                 topic=self._topics[topic].prefix,
             )
-            for group in groups
+            for group in share(pieces, tasks, LEAST_PER_TASK)
         ]
 
 

@@ -15,7 +15,7 @@ from persist_ingest.sources.mysql.definition import MySqlDefinition
 from persist_ingest.sources.mysql.making import pieces
 from persist_ingest.sources.mysql.making.checks import check_server
 from persist_ingest.sources.mysql.making.defining import check_charsets, listed_alone, redefined
-from persist_ingest.sources.mysql.making.pieces import KeyOrder
+from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.reader import KIND, LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import taken
@@ -69,8 +69,8 @@ def begun_again(
         check_server(session)
         (known,) = definition.of({export}).tables
         listed = listed_alone(session, known)
-        table = redefined(session, listed, known, definition.zero_dates)
+        table = redefined(session, listed, known, definition)
         check_charsets(session, [table])
         table = table.read_up_to(0).recalled(schema)
         alone = replace(definition, tables=(table,))
-        yield MySqlTableAnew(session, alone, table.grown(schema), KeyOrder.of(table))
+        yield MySqlTableAnew(session, alone, table.grown(schema), KeyOrder.of(session, table))

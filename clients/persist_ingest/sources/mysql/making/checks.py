@@ -124,9 +124,9 @@ def check_server_id(session: MySqlConnection, server_id: int) -> None:
 def check_table(session: MySqlConnection, table: ListedTable) -> None:
     """Raise SourceFailure for what has no rows of its own, or whose changes the log does not have."""
     export = f"{table.database}.{table.name}"
-    if table.kind == "SYSTEM VERSIONED":
+    if table.kind == catalog.VERSIONED:
         raise SourceFailure("a table that keeps its history cannot be read", hint="leave it out", table=export)
-    if table.kind != "BASE TABLE":
+    if table.kind != catalog.BASE:
         raise SourceFailure("only tables can be replicated", hint="name its tables", table=export, kind=table.kind)
     if table.engine.upper() != "INNODB":
         raise SourceFailure(

@@ -3,20 +3,22 @@
 Source: sources.md section 1.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.catalog import ListedTable
+from persist_ingest.sources.mysql.catalog import BASE, ListedTable
 from persist_ingest.sources.mysql.charsets import Charsets
 from persist_ingest.sources.mysql.column_types import ColumnKind, ZeroDates, declared_type
-from persist_ingest.sources.mysql.definition import MySqlColumn, Table
+from persist_ingest.sources.mysql.definition import MySqlColumn, MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.checks import check_table
-from persist_ingest.sources.mysql.making.options import EVERY, MySqlOptions
+from persist_ingest.sources.mysql.making.options import MySqlOptions
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import SourceFailure
-from persist_ingest.sources.tables.naming import called
+from persist_ingest.sources.tables.naming import AS_THERE, called
 from persist_ingest.sources.tables.options import check_distinct, left_out
+from persist_ingest.sources.tables.patterns import is_pattern, matches
+from persist_ingest.sources.tables.renaming import checked
 
 
 def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]:
@@ -25,9 +27,8 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
     there = {
         (each.database, each.name): each for database in sorted(databases) for each in catalog.tables(session, database)
     }
-    every = {database for database, name in options.tables if name == EVERY}
-    named = [table for table in options.tables if table[1] != EVERY]
-    missing = [".".join(table) for table in (*named, *options.exclude_tables) if table not in there]
+    exact = [table for table in (*options.tables, *options.exclude_tables) if not is_pattern(table[1])]
+    missing = [".".join(table) for table in exact if table not in there]
     if missing:
         raise SourceFailure(
             "there are no such tables, or this user may not see them",
@@ -36,8 +37,9 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
         )
     wanted = [
         each
-        for name, each in there.items()
-        if name not in options.exclude_tables and (name in named or (name[0] in every and each.kind == "BASE TABLE"))
+        for place, each in there.items()
+        if (place in options.tables or (matches(place, options.tables) and each.kind == BASE))
+        and not matches(place, options.exclude_tables)
     ]
     if not wanted:
         raise SourceFailure("there are no tables to read", hint="correct options tables and excludeTables")
@@ -47,8 +49,17 @@ def chosen(session: MySqlConnection, options: MySqlOptions) -> list[ListedTable]
     return wanted
 
 
-def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[str], zero: ZeroDates) -> Table:
-    """A table as it is now. Raises SourceFailure: a column has a type that is not read, or none is left."""
+def defined(
+    session: MySqlConnection,
+    listed: ListedTable,
+    excluded: Collection[str],
+    zero: ZeroDates,
+    renames: Mapping[str, str] = AS_THERE,
+) -> Table:
+    """A table as it is now, some columns called as ``renames`` says.
+
+    Raises SourceFailure: a column has a type that is not read, or none is left.
+    """
     database, name = listed.database, listed.name
     key = catalog.primary_key(session, database, name)
     there = catalog.columns(session, database, name)
@@ -61,31 +72,36 @@ def defined(session: MySqlConnection, listed: ListedTable, excluded: Collection[
             table=f"{database}.{name}",
         )
     found = []
-    for each, field in zip(columns, called([each.name for each in columns]), strict=True):
+    for each, field in zip(columns, called([each.name for each in columns], renames), strict=True):
         try:
             kind = declared_type(each, zero)
         except SourceFailure as error:
             details = {"table": f"{database}.{name}", **error.details}
             raise SourceFailure(error.message, hint=error.hint, **details) from None
-        found.append(MySqlColumn(name=each.name, type=kind, field="" if field == each.name else field))
+        is_same = field == each.name and each.name not in renames
+        found.append(MySqlColumn(name=each.name, type=kind, field="" if is_same else field))
     return Table(database=database, name=name, key=key, columns=tuple(found), excluded=tuple(left_out))
 
 
-def excluded(
+def named(
     session: MySqlConnection, options: MySqlOptions, tables: Sequence[ListedTable]
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """By table the columns that are not to be read. Raises SourceFailure for a name that is not there."""
+) -> tuple[dict[tuple[str, str], tuple[str, ...]], dict[str, dict[str, str]]]:
+    """By table the columns that are not to be read, by export what others are called otherwise.
+
+    Raises SourceFailure for a name that is not there; InvalidArgument as ``renaming.checked``.
+    """
     names = {
         (table.database, table.name): [
             (table.database, table.name, each.name) for each in catalog.columns(session, table.database, table.name)
         ]
         for table in tables
     }
-    return left_out(names, options.include_columns, options.exclude_columns)
+    excluded = left_out(names, options.include_columns, options.exclude_columns)
+    return excluded, checked(options.renames, names, excluded)
 
 
-def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
-    """What has the name of a table now, when it can be read. Raises SourceFailure."""
+def listed_alone(session: MySqlConnection, table: Table, *, lenient: bool = False) -> ListedTable:
+    """What has the name of a table now, when it can be read; ``lenient``: or not. Raises SourceFailure."""
     found = [each for each in catalog.tables(session, table.database) if each.name == table.name]
     if not found:
         raise SourceFailure(
@@ -93,13 +109,15 @@ def listed_alone(session: MySqlConnection, table: Table) -> ListedTable:
             hint="make it, GRANT SELECT on it, or drop it from the source (persist source drop-table)",
             export=table.export,
         )
-    check_table(session, found[0])
+    if not lenient:
+        check_table(session, found[0])
     return found[0]
 
 
-def redefined(session: MySqlConnection, listed: ListedTable, known: Table, zero: ZeroDates) -> Table:
-    """A table as it is now, without what was left out of it."""
-    table = defined(session, listed, known.excluded, zero)
+def redefined(session: MySqlConnection, listed: ListedTable, known: Table, definition: MySqlDefinition) -> Table:
+    """A table as it is now, without what was left out of it, and its columns called as they were to be."""
+    renames = definition.renames.get(known.export, AS_THERE)
+    table = defined(session, listed, known.excluded, definition.zero_dates, renames)
     return replace(table, excluded=known.excluded, altered_ms=known.altered_ms)
 
 

@@ -11,6 +11,7 @@ from persist_ingest.sources.mysql.session import Server
 from persist_ingest.sources.options import check_options, one_of, required
 from persist_ingest.sources.secret import check_place
 from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
+from persist_ingest.sources.tables.patterns import is_pattern
 
 NAMES: Final = (
     "host",
@@ -26,13 +27,12 @@ NAMES: Final = (
     "excludeTables",
     "includeColumns",
     "excludeColumns",
+    "renameColumns",
     "serverId",
     "zeroDates",
     "badRows",
     "onAltered",
 )
-EVERY: Final = "*"
-"""In place of a table's name: all that the database has when the source is made."""
 _NAMES: Final = NamesInSql("`")
 _TABLES: Final = "shop.orders, shop.`line items`"
 _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
@@ -40,10 +40,11 @@ _TLS: Final = ("prefer", "off", "require", "verify-ca", "verify-full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySqlOptions:
-    """``tables``: pairs of database and name, which may be EVERY; without ``exclude_tables``.
+    """``tables``: pairs of database and name, which may be a pattern; without ``exclude_tables``, which may be, too.
 
     ``include_columns``, ``exclude_columns``: database, table and column; of a table with any included, no others are
-    read. ``server_id``: 0: another one each time. ``takes_over``: altered tables are snapshotted again by themselves.
+    read. ``renames``: database, table, column and what it is called instead. ``server_id``: 0: another one each time.
+    ``takes_over``: altered tables are snapshotted again by themselves.
     """
 
     server: Server
@@ -51,6 +52,7 @@ class MySqlOptions:
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
+    renames: tuple[tuple[str, ...], ...] = ()
     server_id: int = 0
     zero_dates: ZeroDates = ZeroDates.FAIL
     takes_over: bool = False
@@ -71,6 +73,7 @@ def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
         exclude_tables=_NAMES.of(given, "excludeTables", _NAMES.table, "shop.log"),
         include_columns=_NAMES.of(given, "includeColumns", _NAMES.column, "shop.orders.id"),
         exclude_columns=_NAMES.of(given, "excludeColumns", _NAMES.column, "shop.orders.secret"),
+        renames=_NAMES.of(given, "renameColumns", _NAMES.renamed, "shop.orders.ts:moment"),
         server_id=server_id,
         zero_dates=ZeroDates(one_of(given, "zeroDates", [each.value for each in ZeroDates], ZeroDates.FAIL.value)),
         takes_over=takes_over(given),
@@ -80,7 +83,7 @@ def parse_options(raw: Mapping[str, str]) -> MySqlOptions:
 def parse_table(text: str) -> tuple[str, str]:
     """Database and name of one table. Raises InvalidArgument."""
     found = _NAMES.one_table(text, "shop.orders, or shop.`line items`")
-    if EVERY in found:
+    if is_pattern(found[1]) and "`" not in text:
         raise InvalidArgument("one table at a time", hint="repeat it for each", tables=text)
     return found
 

@@ -1,14 +1,13 @@
 """A piece of a table: rows in a range of its primary key at one moment, and what the log adds to them.
 
 Each piece is read in a transaction that says at which position of the log it is: what ends before it is in the piece,
-and nothing else is. Only keys of whole numbers are divided: the order of others is known to the server alone.
+and nothing else is.
 Source: sources.md section 1; DBLog (Andreakis, Papapanagiotou 2020), watermarks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,10 @@ import pyarrow as pa
 from persist import Schema
 from persist.sources import SourceFrontier
 from persist_ingest.sources.mysql import catalog
-from persist_ingest.sources.mysql.column_types import ColumnKind
 from persist_ingest.sources.mysql.decoding import plain
 from persist_ingest.sources.mysql.definition import MySqlDefinition, Table
 from persist_ingest.sources.mysql.making.defining import listed_alone, redefined
+from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.reader import LogTask
 from persist_ingest.sources.mysql.session import MySqlConnection, quoted
 from persist_ingest.sources.mysql.snapshot import MomentTask, moment
@@ -27,66 +26,12 @@ from persist_ingest.sources.port import Changes, ExportEmptied, TableAltered, Tr
 from persist_ingest.sources.tables.gathering import Bools
 from persist_ingest.sources.tables.pieces import PIECE_BYTES, rows_of_piece
 
-_WHOLE: Final = frozenset({ColumnKind.INT, ColumnKind.YEAR})
-
-
-@dataclass(frozen=True, slots=True)
-class KeyOrder:
-    """The order in which a table is read: that of its primary key. ``columns``: name, and what the export calls it."""
-
-    columns: tuple[tuple[str, str], ...]
-
-    @staticmethod
-    def of(table: Table) -> "KeyOrder | None":
-        """None: it has no primary key, or not one of whole numbers."""
-        columns = {column.name: column for column in table.columns}
-        if not table.key or any(columns[name].type.kind not in _WHOLE for name in table.key):
-            return None
-        return KeyOrder(tuple((name, columns[name].called) for name in table.key))
-
-    @staticmethod
-    def from_json(given: Sequence[Sequence[str]] | None) -> "KeyOrder | None":
-        """What ``to_json`` gave, also after JSON."""
-        return None if given is None else KeyOrder(tuple((name, called) for name, called in given))
-
-    def to_json(self) -> list[list[str]]:
-        """JSON-ready."""
-        return [list(each) for each in self.columns]
-
-    @property
-    def names(self) -> list[str]:
-        """The columns, in SQL."""
-        return [quoted(name) for name, _ in self.columns]
-
-    def where(self, after: Sequence[str] | None, last: Sequence[str] | None) -> str:
-        """Which rows lie behind a key and up to another, in SQL."""
-        limits = [] if after is None else [self._is(">", after)]
-        limits += [] if last is None else [self._is("<=", last)]
-        return " AND ".join(limits)
-
-    def _is(self, how: str, key: Sequence[str]) -> str:
-        """A comparison of two keys, <= or >. Not of rows: the server finds no range of its index by that."""
-        less = how[0]
-        told = ""
-        for name, value in reversed(list(zip(self.names, map(int, key), strict=True))):
-            told = f"{name} {how} {value}" if not told else f"({name} {less} {value} OR ({name} = {value} AND {told}))"
-        return f"{self.names[0]} {less}= {int(key[0])} AND {told}" if len(self.columns) > 1 else told
-
-    def reach(self, rows: pa.RecordBatch, key: Sequence[str]) -> Bools:
-        """Which of these rows lie at that key or before."""
-        less, same = np.zeros(rows.num_rows, np.bool_), np.ones(rows.num_rows, np.bool_)
-        for (_, called), text in zip(self.columns, key, strict=True):
-            values = np.asarray(rows.column(called))
-            value = values.dtype.type(int(text))
-            less |= same & (values < value)
-            same &= values == value
-        return less | same
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentPiece:
     """Implements the Piece port. ``after``: the key of the piece before; ``order``: None where this is all there is."""
 
+    session: MySqlConnection
     task: MomentTask
     log: LogTask
     order: KeyOrder | None
@@ -105,8 +50,8 @@ class MomentPiece:
         fresh: Bools = np.asarray(changes.offsets) >= np.uint64(self.task.at.offset)
         if self.order is None:
             return fresh
-        within = fresh if self.last is None else fresh & self.order.reach(changes.rows, self.last)
-        return within if self.after is None else within | self.order.reach(changes.rows, self.after)
+        within = fresh if self.last is None else fresh & self.order.reach(self.session, changes.rows, self.last)
+        return within if self.after is None else within | self.order.reach(self.session, changes.rows, self.after)
 
 
 def logged(log: LogTask, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes]:
@@ -144,9 +89,10 @@ def opened(
     known, size = catalog.about(session, table.database, table.name)
     rows = rows_of_piece(rows, known, size, PIECE_BYTES)
     with moment(definition.server, [(table.database, table.name)]) as now:
-        there = redefined(session, listed_alone(session, table), table, definition.zero_dates)
+        there = redefined(session, listed_alone(session, table), table, definition)
         kinds = {column.name: column.type for column in there.columns}
-        if there.key != table.key or any(kinds.get(each.name) != each.type for each in table.columns):
+        is_ordered = order is None or KeyOrder.of(session, there) == order
+        if not is_ordered or there.key != table.key or any(kinds.get(each.name) != each.type for each in table.columns):
             raise TableAltered(
                 "the table, its primary key or a column became another one",
                 hint="snapshot this table again (persist source resnapshot)",
@@ -155,6 +101,7 @@ def opened(
         last = None if order is None else _last(now.session, order, table, after, rows)
         where = "" if order is None else order.where(after, last)
         yield MomentPiece(
+            session=session,
             task=MomentTask(at=now, table=table, schema=schema, where=where),
             log=LogTask(definition=definition, schemas={table.export: schema}, begin=0, end=0),
             order=order,
@@ -168,8 +115,6 @@ def _last(
 ) -> tuple[str, ...] | None:
     """The key of that many rows on; None: there are no more."""
     where = f" WHERE {order.where(after, None)}" if after is not None else ""
-    names = ", ".join(order.names)
-    found = session.rows(
-        f"SELECT {names} FROM {quoted(table.database, table.name)}{where} ORDER BY {names} LIMIT 1 OFFSET {rows - 1}"
-    )
+    named = quoted(table.database, table.name)
+    found = session.rows(f"SELECT {order.shown} FROM {named}{where} ORDER BY {order.names} LIMIT 1 OFFSET {rows - 1}")
     return tuple(str(value) for value in found[0]) if found else None

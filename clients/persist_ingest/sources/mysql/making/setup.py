@@ -3,7 +3,7 @@
 Source: sources.md section 1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
@@ -15,14 +15,16 @@ from persist_ingest.sources.mysql.catalog import ListedTable
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of
 from persist_ingest.sources.mysql.making.again import begun_again
 from persist_ingest.sources.mysql.making.checks import check_filters, check_rights, check_server, check_server_id
-from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, excluded
-from persist_ingest.sources.mysql.making.joining import joined
+from persist_ingest.sources.mysql.making.defining import check_charsets, chosen, defined, named
+from persist_ingest.sources.mysql.making.joining import joinable, joined
+from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.making.options import MySqlOptions, parse_options
-from persist_ingest.sources.mysql.making.pieces import KeyOrder
 from persist_ingest.sources.mysql.reader import KIND, MySqlReader
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.mysql.snapshot import Moment, MomentTask, moment
 from persist_ingest.sources.port import Anew, Beginning, Joined, SourceFailure, SourceReader, TakenOver
+from persist_ingest.sources.tables.naming import AS_THERE
+from persist_ingest.sources.tables.patterns import Named, is_pattern
 from persist_ingest.sources.tables.pieces import PIECE_BYTES, in_pieces
 from persist_ingest.sources.tables.taking_over import taken_over
 
@@ -82,7 +84,7 @@ class MySqlSource:
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
-        return joined(MySqlDefinition.from_json(definition), name)
+        return joined(MySqlDefinition.from_json(definition), name, lenient)
 
     def parted(self, definition: Mapping[str, object], export: str) -> Mapping[str, object]:
         """See Joins."""
@@ -92,8 +94,8 @@ class MySqlSource:
         """See Joins. Nothing of a table is upstream."""
 
     def joinable(self, definition: Mapping[str, object]) -> Sequence[str]:
-        """See Joins. A source is of the tables it was made of, and those that were added."""
-        return ()
+        """See Joins. A source that names a pattern takes in what comes and has it."""
+        return joinable(MySqlDefinition.from_json(definition))
 
 
 MYSQL: Final = MySqlSource()
@@ -103,8 +105,17 @@ def _defined(
     session: MySqlConnection, now: Moment, options: MySqlOptions, tables: Sequence[ListedTable]
 ) -> MySqlDefinition:
     """Everything as it is at that moment, at which the tables are held."""
-    left_out = excluded(session, options, tables)
-    found = [defined(session, each, left_out[each.database, each.name], options.zero_dates) for each in tables]
+    left_out, renames = named(session, options, tables)
+    found = [
+        defined(
+            session,
+            each,
+            left_out[each.database, each.name],
+            options.zero_dates,
+            renames.get(f"{each.database}.{each.name}", AS_THERE),
+        )
+        for each in tables
+    ]
     check_charsets(session, found)
     number = int(str(session.row("SELECT @@global.server_id")[0]))
     name = str(session.rows("SHOW MASTER STATUS")[0][0])
@@ -120,6 +131,9 @@ def _defined(
         server_id=options.server_id,
         takes_over=options.takes_over,
         zero_dates=options.zero_dates,
+        renames=renames,
+        patterns=_named(each for each in options.tables if is_pattern(each[1])),
+        left_out=_named(options.exclude_tables),
     )
     file = definition.file_name(file_of(now.offset))
     (gtids,) = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (file, place_of(now.offset)))
@@ -131,11 +145,15 @@ def _defined(
     return replace(definition, begun=mark, mark=mark)
 
 
+def _named(names: Iterable[tuple[str, ...]]) -> tuple[Named, ...]:
+    return tuple((each[0], each[1]) for each in names)
+
+
 def _in_pieces(session: MySqlConnection, definition: MySqlDefinition) -> tuple[str, ...]:
     """See ``in_pieces``."""
     return in_pieces(
         definition.tables,
         lambda table: catalog.about(session, table.database, table.name)[1],
-        lambda table: KeyOrder.of(table) is not None,
+        lambda table: KeyOrder.of(session, table) is not None,
         AT_ONCE_BYTES,
     )

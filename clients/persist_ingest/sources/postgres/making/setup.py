@@ -36,11 +36,11 @@ from persist_ingest.sources.postgres.making.defining import (
     is_by_key,
 )
 from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_options
-from persist_ingest.sources.postgres.making.renaming import checked
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
 from persist_ingest.sources.tables.options import check_distinct, check_there, left_out
+from persist_ingest.sources.tables.renaming import checked
 from persist_ingest.sources.tables.taking_over import taken_over
 
 VERSION_MIN: Final = 140_000
