@@ -303,8 +303,8 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
     if sqlstate == _DENIED and "for database" in detail:
         hint = (
-            "GRANT CREATE ON DATABASE ... TO this role, which makes a publication; or have the tables' owner make one, and "
-            "name it (option publication)"
+            "GRANT CREATE ON DATABASE ... TO this role, which makes a publication; or have the tables' owner make one, "
+            "and name it (option publication)"
         )
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 

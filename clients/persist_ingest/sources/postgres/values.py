@@ -16,9 +16,9 @@ from persist_ingest.sources.postgres.column_types import ColumnType, TextForm
 from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints, gather
 
 _HINT: Final = (
-    "correct the row upstream, or have such values be null (persist source alter ... -o specialValues=null) or leave the "
-    "column out (... -o excludeColumns=SCHEMA.TABLE.COLUMN), where it is not of the key; then snapshot the table again "
-    "(persist source resnapshot). In a source made with specialValues=text they are text, also in keys"
+    "correct the row upstream, or have such values be null (persist source alter ... -o specialValues=null) or leave "
+    "the column out (... -o excludeColumns=SCHEMA.TABLE.COLUMN), where it is not of the key; then snapshot the table "
+    "again (persist source resnapshot). In a source made with specialValues=text they are text, also in keys"
 )
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
 _TRIM: Final = {TextForm.BYTES: (b"\\x", b""), TextForm.INSTANT: (b"", b"+00"), TextForm.LIST: (b"{", b"}")}
@@ -34,11 +34,9 @@ def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Boo
     try:
         return _parsed(kind, data, starts, lengths, valid)
     except BadRows:
-        usual = (
-            valid
-            if kind.special is None or not kind.lenient
-            else valid & ~_is_special(kind.special, data, starts, lengths, valid)
-        )
+        if kind.special is None or not kind.lenient:
+            raise
+        usual = valid & ~_is_special(kind.special, data, starts, lengths, valid)
         if usual.sum() == valid.sum():
             raise
         return _parsed(kind, data, starts, np.where(usual, lengths, 0), usual)
