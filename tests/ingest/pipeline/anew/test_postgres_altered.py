@@ -8,7 +8,8 @@ from ingest.pipeline.anew.test_postgres_over import OPTIONS, begun, follows, wor
 from ingest.pipeline.conftest import contents
 
 from persist import InvalidArgument
-from persist_ingest import Location, Pipeline, Records, add_export, alter, drop_export, resnapshot, status
+from persist.sources import UpstreamLost
+from persist_ingest import Location, Pipeline, Records, add_export, alter, drop, drop_export, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.port import SourceFailure
@@ -105,3 +106,40 @@ def test_what_cannot_be_otherwise_is_refused(here: Location, shop: Any, options:
     with pytest.raises(InvalidArgument, match=says):
         alter(here, "shop", options)
     assert Records(client(here)).source("shop") == before
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_source_whose_slot_is_lost_goes_on_by_what_its_hint_says(
+    here: Location, shop: Any, *, is_there: bool
+) -> None:
+    begun(here, shop)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        worked(pipeline)
+    before = {export: contents(here, "shop", export) for export in (BAD, GOOD)}
+    at = status(here, "shop").uppers[GOOD] or 0
+    slot = Records(client(here)).source("shop").definition["slot"]
+    shop.run(f"SELECT pg_drop_replication_slot('{slot}')", "UPDATE good SET n = n + 1", "DELETE FROM bad WHERE id = 1")
+    # Another that has the name, and began later, has not what is needed either.
+    if is_there:
+        shop.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", "DELETE FROM good WHERE id = 2")
+    else:
+        told = status(here, "shop")
+        assert told.state == "failed"
+        assert f"pg_create_logical_replication_slot('{slot}', 'pgoutput')" in told.error
+        with pytest.raises(UpstreamLost, match="slot is gone"):
+            resnapshot(here, "shop", GOOD)
+        shop.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        with pytest.raises(UpstreamLost, match="resnapshot"):
+            pipeline.step()
+        resnapshot(here, "shop", BAD)
+        resnapshot(here, "shop", GOOD)
+        shop.run("INSERT INTO good (id) VALUES (100)", "INSERT INTO bad (id) VALUES (100)")
+        worked(pipeline)
+        for export in (BAD, GOOD):
+            assert follows(here, shop, export)
+            with client(here).open_reader(Records(client(here)).source("shop").shards[export]) as reader:
+                rows = reader.snapshot(at - 1).to_arrow().num_rows
+            assert rows == sum(before[export].values())
+    assert drop(here, "shop").name == "shop"
+    assert not shop.select(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}'")
