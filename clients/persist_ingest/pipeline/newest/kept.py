@@ -29,7 +29,6 @@ import pyarrow as pa
 from persist import InvalidArgument, LocationError, NotReadable
 from persist.arrow import ArrowArray, Numbers, array_of
 from persist.runtime import system
-from persist.wire.checksum import crc32c
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.key_ranges import WHOLE, KeyRange, numbers_of
@@ -46,6 +45,7 @@ from persist_ingest.pipeline.newest.runs import (
     keys_of,
     merged,
 )
+from persist_ingest.pipeline.newest.sums import checksum
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -213,8 +213,8 @@ class Kept:
 
     def _recorded(self, name: str) -> tuple[_KeptJson, list[Run]] | None:
         try:
-            checksum, _, text = (self.directory / name).read_bytes().partition(b"\n")
-            if int(checksum, 16) != crc32c(text):
+            written, _, text = (self.directory / name).read_bytes().partition(b"\n")
+            if int(written, 16) != checksum(text):
                 raise ValueError("the record is not what was written")
             given: _KeptJson = json.loads(text)
             if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
@@ -284,7 +284,7 @@ class Kept:
         )
         fresh = self.directory / f"{name}.new"
         text = json.dumps(record).encode()
-        fresh.write_bytes(b"%08x\n%b" % (crc32c(text), text))
+        fresh.write_bytes(b"%08x\n%b" % (checksum(text), text))
         fresh.replace(self.directory / name)
 
     def tidy(self, runs: Sequence[Run]) -> None:

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist import Determinate
-from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer, py_buffer
 from persist.sources import encode_key
-from persist.wire.checksum import crc32c, crc32c_extend
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.mapped import MappedRows
+from persist_ingest.pipeline.newest.sums import checksum
 from persist_ingest.pipeline.newest.trouble import told
 
 PRESENT: Final = "\0present"
@@ -108,7 +108,7 @@ class Run:
         self.hashes: Numbers = np.zeros(0, np.uint64)
         if file.rows:
             content = _mapped(hashes)
-            if not is_known and crc32c(memoryview(content)) != file.hashes:
+            if not is_known and checksum(content) != file.hashes:
                 raise RunDamaged(file.name)
             self.hashes = frombuffer(content, np.dtype("<u8"), file.rows)
         self._buffer = _mapped(rows)
@@ -123,7 +123,7 @@ class Run:
             return
         for number in np.unique(batches[self._unseen[batches]]).tolist():
             begin = self.file.ends[number - 1] if number else 0
-            if _checksum(self._buffer, begin, self.file.ends[number]) != self.file.sums[number]:
+            if checksum(self._buffer.slice(begin, self.file.ends[number] - begin)) != self.file.sums[number]:
                 raise RunDamaged(self.file.name)
             self._unseen[number] = False
 
@@ -285,9 +285,9 @@ class RunWriter:
         if not len(hashes):
             return
         with told():
-            content = np.ascontiguousarray(hashes, np.dtype("<u8")).data.cast("B")
+            content = py_buffer(np.ascontiguousarray(hashes, np.dtype("<u8")))
             self._hashes.write(content)
-            self._sum = crc32c_extend(self._sum, content)
+            self._sum = checksum(content, self._sum)
             for batch in rows.select(self._schema.names).combine_chunks().to_batches():
                 self._rows.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
                 self._starts.append(self._starts[-1] + batch.num_rows)
@@ -299,7 +299,9 @@ class RunWriter:
             self._open.close()
             content = _mapped(self._paths[1])
             ends = (*self._ends, content.size)
-            sums = tuple(_checksum(content, begin, end) for begin, end in zip((0, *ends), ends, strict=False))
+            sums = tuple(
+                checksum(content.slice(begin, end - begin)) for begin, end in zip((0, *ends), ends, strict=False)
+            )
             file = RunFile(name=self._name, starts=tuple(self._starts), ends=ends, sums=sums, hashes=self._sum)
             return Run(self._directory, file, is_known=True)
 
@@ -324,10 +326,6 @@ def _mapped(path: Path) -> pa.Buffer:
     """A file's bytes, mapped into memory as long as they are used. Its descriptor is closed."""
     with pa.memory_map(str(path)) as file:
         return file.read_buffer()
-
-
-def _checksum(content: pa.Buffer, begin: int, end: int) -> int:
-    return crc32c(memoryview(content)[begin:end])
 
 
 def paths(directory: Path, name: str) -> tuple[Path, Path]:

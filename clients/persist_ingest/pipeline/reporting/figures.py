@@ -207,8 +207,8 @@ def warnings(upstream: Mapping[str, object], *, is_ingested: bool) -> Iterable[s
     status = upstream.get("wal_status")
     if status == "lost":
         yield (
-            "the server gave up the log that this source needs: make its slot again and snapshot its tables, as the error "
-            "of persist source run says"
+            "the server gave up the log that this source needs: make its slot again and snapshot its tables, as the "
+            "error of persist source run says"
         )
     elif isinstance(retained, int) and isinstance(safe, int) and safe < NEAR_LIMIT * (retained + safe):
         yield (

@@ -53,8 +53,8 @@ def _slot_again(definition: PostgresDefinition, *, is_there: bool = False) -> st
     """What mends a source whose slot does not have what it needs, with all that it held at earlier times."""
     drop = f"SELECT pg_drop_replication_slot('{definition.slot}'); " if is_there else ""
     return (
-        f"with its ingesters stopped: {drop}SELECT pg_create_logical_replication_slot('{definition.slot}', 'pgoutput'); "
-        "then persist source resnapshot of each of its tables; or make a new source"
+        f"with its ingesters stopped: {drop}SELECT pg_create_logical_replication_slot('{definition.slot}', 'pgoutput')"
+        "; then persist source resnapshot of each of its tables; or make a new source"
     )
 
 
