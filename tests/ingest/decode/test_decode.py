@@ -268,7 +268,7 @@ def test_items_that_take_bytes_are_read() -> None:
 
 def test_avro_decimals_are_bounded_by_their_bytes_and_exact() -> None:
     fixed = {"type": "fixed", "name": "wide", "size": 32, "logicalType": "decimal", "precision": 38, "scale": 2}
-    fields = [
+    fields: list[dict[str, object]] = [
         {"name": "b", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}]},
         {"name": "f", "type": fixed},
     ]
