@@ -38,8 +38,8 @@ check: setup-python ## what a change is tried with first: format, lint, contract
 	@$(BIN)/python deploy/blocking.py --check
 	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_words.py tests/test_citations.py $(ARGS)
 
-test: setup ## run the tests, in five processes, as most of a test is waiting (ARGS="-k name" to choose, ARGS="-n 0" for one process)
-	@$(IN_ENV) python -m pytest -n 5 $(ARGS)
+test: setup ## run the tests, in several processes, as most of a test is waiting (ARGS="-k name" to choose, ARGS="-n 0" for one process)
+	@$(IN_ENV) python -m pytest -n auto $(ARGS)
 
 SEEDS ?= 3000
 FLEETS ?= 600
@@ -90,11 +90,11 @@ docs-site: ## build the site for users from docs/ into build/site, without a net
 constraints: ## renew constraints.txt with the newest versions that resolve (needs uv)
 	@deploy/constraints.sh
 
-bench: ## measure against the goals, next to the floor and the peers (about 10 minutes)
+bench: ## measure against the goals, next to the floor and the peers (about half an hour)
 	@deploy/setup.sh bench
 	@$(IN_ENV) PYTHONPATH=tests python -m bench $(ARGS)
 
-bench-full: ## the same with every size and every peer (about an hour)
+bench-full: ## the same with every size and every peer (some hours)
 	@deploy/setup.sh bench
 	@$(IN_ENV) PYTHONPATH=tests python -m bench --full $(ARGS)
 

@@ -113,9 +113,25 @@ SKIP = {
     "ReadHandle": {"so_far"},
     "Table": {"complete_at", "complete_before", "complete_to", "fitted", "wal"},
     "TableTransaction": {"add", "check_keys", "replace", "commit"},
-    "WriteHandle": {"append_at_upper_as", "compare_and_append_as", "compare_and_append_kept_as", "keep"},
+    "WriteHandle": {
+        "append_at_upper_as",
+        "compare_and_append_as",
+        "compare_and_append_kept",
+        "compare_and_append_kept_as",
+        "keep",
+    },
     "Compaction": {"begin"},
-    "CatalogTransaction": {"check_made_from", "carry", "refresh", "batch", "body", "snapshot", *SAVEPOINTS, *IN_STEPS},
+    "CatalogTransaction": {
+        "check_made_from",
+        "carry",
+        "refresh",
+        "batch",
+        "body",
+        "prepared",
+        "snapshot",
+        *SAVEPOINTS,
+        *IN_STEPS,
+    },
 }
 # Work for the caller's thread: others wait for that of the loop.
 HERE = {"output", "splits", "reader", "scan_polars", "to_duckdb", "TableTransaction.insert", "TableTransaction.retract"}

@@ -15,9 +15,12 @@ import inspect
 import itertools
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from costs import Costs
 from hypothesis import HealthCheck, settings
@@ -46,10 +49,15 @@ settings.register_profile("explore", print_blob=True)
 settings.load_profile("steady")
 
 
+HERE = Path(__file__).parent
 SPARK, KAFKA = "tests/spark/", "tests/ingest/kafka/"
 JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
-LONG = ("tests/simulation/", "tests/scenarios/", "tests/soak/", "tests/machine/compaction/test_memory.py", "tests/e2e/")
+GARBAGE_AFTER = 10_000
+"""Objects between two looks for cycles; our servers and commands have their own."""
+ROOMY = 12 << 30
+"""Bytes of memory in which seven processes of tests have room, with two JVMs of Spark."""
+LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (
     *(f"tests/test_{name}.py" for name in ("tidy", "words")),
@@ -62,8 +70,9 @@ ABOUT_SOURCES = (
 """Tests over our own modules, which one process runs: it parses them once (``trees``)."""
 ORDER = (
     *(f"{SPARK}{name}" for name in ("test_deaths", "read/test_holds", "read/test_streams", "test_batch", "")),
-    *LONG, KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/", "tests/cli/", "tests/machine/",
-    "tests/services/", "tests/pages/", "tests/client/", "tests/test_", "tests/catalog/", "tests/property/", "",
+    *LONG, "tests/scenarios/", "tests/e2e/", KAFKA, "tests/conformance/", "tests/control/", "tests/ingest/",
+    "tests/cli/", "tests/machine/", "tests/services/", "tests/pages/", "tests/client/", "tests/test_",
+    "tests/catalog/", "tests/property/", "",
 )  # fmt: skip
 """What starts first: the longest, so that no process is left with much to do when the others have ended."""
 
@@ -75,7 +84,7 @@ JVM_OPTIONS = [
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m"),
     "-Dspark.buffer.pageSize=1m",
 ]
-CLASSES = Path(__file__).parents[1] / ".venv" / "spark.jsa"
+CLASSES = HERE.parent / ".venv" / "spark.jsa"
 """Made by deploy/setup.sh: Spark's classes as they are once loaded, half of what a JVM costs that begins."""
 if CLASSES.exists():
     JVM_OPTIONS += ["-Xlog:disable", f"-XX:SharedArchiveFile={CLASSES}"]
@@ -116,6 +125,28 @@ class Scheduling(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
 
+def pytest_xdist_setupnodes(specs: list[object]) -> None:
+    """After a fresh clone: one process compiles all, before many begin that would each compile all."""
+    if len(specs) > 2 and not sys.dont_write_bytecode and len(not_compiled()) > 30:
+        command = [sys.executable, "-m", "pytest", "-qq", "-n", "0", "--collect-only", str(HERE)]
+        # What fails here fails again, and is shown, where it is collected.
+        subprocess.run(command, cwd=HERE.parent, capture_output=True, check=False)
+
+
+def not_compiled() -> list[Path]:
+    """Test modules that are newer than what pytest compiled of them, with their asserts written out."""
+    tail = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    found = ((path, path.parent / "__pycache__" / f"{path.stem}.{tail}") for path in HERE.rglob("test_*.py"))
+    return [
+        path for path, compiled in found if not compiled.exists() or compiled.stat().st_mtime < path.stat().st_mtime
+    ]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For ``make test``: five do what two cores can while they wait, seven where their servers have room, too."""
+    return 7 if psutil.virtual_memory().total > ROOMY else 5
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     return Scheduling(config, log)
 
@@ -132,12 +163,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: looking for cycles in it again and again takes minutes."""
+    """What is imported and collected stays to the end: looking for cycles in it again and again takes minutes.
+
+    Nor are cycles looked for after each few hundred objects, which was a twentieth of what tests of SQL computed.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(GARBAGE_AFTER)
         gc.enable()
 
 

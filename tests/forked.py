@@ -33,6 +33,7 @@ PRELOADED = (
     "persist_ingest.sources.files", "persist_ingest.sources.loadgen", "persist_ingest.sources.postgres",
     "persist_ingest.sources.mysql", "persist_cli.serve.dev", "persist.storage.blob.file",
     "persist.storage.consensus.sqlite", "persist.storage.consensus.postgres", "uvloop", "typer._adapters",
+    "persist_catalog.embedded", "persist_cli.sql.commands", "persist.client.sql.session", "duckdb", "rich.table",
     "forked_frozen",
 )  # fmt: skip
 
@@ -156,9 +157,11 @@ def run_program(source: str, *words: object) -> "subprocess.CompletedProcess[str
     return run_fork("forked_program", source, *words)
 
 
-def run_fork(module: str, *words: object, directory: Path | None = None) -> "subprocess.CompletedProcess[str]":
+def run_fork(
+    module: str, *words: object, directory: Path | None = None, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """What ``subprocess.run`` of ``python -m module words`` returns."""
-    fork = Fork(module, *words, heard=("output", "errors"), directory=directory)
+    fork = Fork(module, *words, heard=("output", "errors"), directory=directory, environment=environment)
     assert fork.output is not None
     assert fork.errors is not None
     with fork.output, fork.errors, ThreadPoolExecutor(1) as beside:

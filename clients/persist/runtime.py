@@ -79,8 +79,11 @@ class SystemRuntime:
         return random.random()
 
     async def offload(self, function: Callable[..., T], *args: object) -> T:
-        call: Callable[[], T] = functools.partial(contextvars.copy_context().run, function, *args)
-        return await asyncio.get_running_loop().run_in_executor(_computing.get(), call)
+        # SUBTLE: a thread forgets its work some time after its result is here. Given only the list, it then holds no
+        # argument: its caller may be about to free a large state by pieces.
+        work: list[Callable[[], T]] = [functools.partial(contextvars.copy_context().run, function, *args)]
+        del args
+        return await asyncio.get_running_loop().run_in_executor(_computing.get(), lambda: work.pop()())
 
 
 @functools.cache

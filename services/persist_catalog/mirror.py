@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from persist.client.catalog.port import CatalogUpdates, Grouping, RowLog
+from persist.client.catalog.port import CatalogUpdates, Grouping, RowLog, StagedRows, Staging
 from persist.client.catalog.raw import RawCatalog
 from persist.client.catalog.same_history import check_same
 from persist.core.catalog.objects import FenceToken
@@ -315,6 +315,9 @@ class TappedLog:
         if isinstance(log, Grouping):
             self._append_all = log.append_all
             self.append_all = self._appended_all
+        if isinstance(log, Staging):
+            self._append_staged = log.append_staged
+            self.stage, self.append_staged = log.stage, self._appended_staged
 
     @property
     def history(self) -> int | None:
@@ -327,6 +330,16 @@ class TappedLog:
             found = await self._log.append(changes, ts, expected_upper=expected_upper)
             if found is None:
                 self._mirror.hear([(ts, changes)], expected_upper)
+        return found
+
+    async def _appended_staged(
+        self, staged: StagedRows, rest: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
+    ) -> int | None:
+        """See Staging, for a log that is one."""
+        async with self._mirror.appending:
+            found = await self._append_staged(staged, rest, ts, expected_upper=expected_upper)
+            if found is None:
+                self._mirror.hear([(ts, [*staged.rows, *rest])], expected_upper)
         return found
 
     async def _appended_all(

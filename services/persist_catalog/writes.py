@@ -295,7 +295,8 @@ class Writes:
         touched = await touched_by(transaction.batch().changes)
         hashes = await hashed(touched)
         # SUBTLE: the token names the very catalog that made the transaction: each opening has another one.
-        async with self._leadership.writing(session.token) as catalog:
+        staged = catalog.staged(transaction) if isinstance(catalog, OpenedCatalog) else nullcontext()
+        async with staged, self._leadership.writing(session.token) as catalog:
             done = self._done(commit)
             if done is None:
                 await self._caught_up(catalog, commit)

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 class Outcomes:
     """``rows``: a line for each shard, with why it failed as ``error``. ``alone``: one shard was named, and it raises.
 
-    ``failed``: what to do about each that failed. ``interrupted``: others were not come to.
+    ``failed``: what to do about each that failed. ``interrupted``: the rest is missing, and those after it.
 
     One shard that is damaged does not keep the others from being worked on, and never ends in the exit code 0.
     """
@@ -30,9 +30,7 @@ class Outcomes:
     @property
     def code(self) -> int:
         """The exit code."""
-        if self.interrupted:
-            return EXIT_INTERRUPTED
-        return EXIT_FAILED if self.failed else 0
+        return EXIT_INTERRUPTED if self.interrupted else EXIT_FAILED if self.failed else 0
 
     @contextmanager
     def of(self, shard: str) -> Iterator[None]:

@@ -123,7 +123,7 @@ class ServerSession:
         while not self._draining:
             self._between_frames = True
             try:
-                frame, memory = await anext(self._frames)
+                frame, memory, refused = await anext(self._frames)
             except StopAsyncIteration:
                 return
             finally:
@@ -131,6 +131,9 @@ class ServerSession:
             self._active_at = self._runtime.monotonic()
             self._memory += memory
             self._telemetry.count("persist_session_calls_total", by=len(frame.calls))
+            if refused is not None:
+                self._unwritten += 1
+                self._answered(_Answer(refused[0], None, refused[1], 0))
             await self._begin_all(frame, memory)
             # The next one may be long in coming, and nothing counts this one any more.
             del frame

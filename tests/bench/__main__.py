@@ -1,20 +1,25 @@
 """`python -m bench`: measure against the goals, show a table, write JSON. Exit 0, or 1 when a figure is void.
 
-A goal that is not reached is reported, not punished: a slow machine is no error. A wrong row is.
+A goal that is not reached is reported, not punished: a slow machine is no error. A wrong row is. What was measured is
+written suite by suite: a run that is ended keeps what it has. `--show FILE…` measures nothing: it makes one table of
+runs, of which the last that has a row counts.
 """
 
 import argparse
 import asyncio
 import datetime
 import importlib
+import json
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from bench import report
+from bench import goals, report
 from bench.outcome import Outcome
 from bench.plan import Plan
 from bench.processes import ROOT
@@ -27,60 +32,92 @@ SUITES: dict[str, tuple[str, ...]] = {
     "cost": ("P5",),
     "bulk": ("P6",),
     "listening": ("P7",),
-    "spark": ("P8",),
-    "tables": ("P8B",),
-    "changes": ("P8C",),
-    "lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7"),
+    "inside_spark.batch": ("P8",),
+    "inside_spark.tables": ("P8B",),
+    "inside_spark.changes": ("P8C",),
+    "inside_spark.lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7"),
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
     "catalog": ("P14",),
     "size": ("S1", "S2", "S3", "S4", "S5"),
     "sql": ("P15",),
+    "commands": ("U",),
 }
 
 
 def main() -> int:
     arguments = _arguments()
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    printed = arguments.json == Path("-")
+    console = Console(stderr=printed, width=None if sys.stdout.isatty() else 200)
+    if arguments.show:
+        return _show(console, arguments.show, printed=printed)
+    # Processes of the peers end with this one, whatever ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     wanted = {goal.strip().upper() for goal in arguments.only.split(",") if goal.strip()}
     plan = Plan(
         full=arguments.full,
         rounds=arguments.rounds,
-        say=lambda text: console.print(f"[dim]{text}[/]"),
+        say=lambda text: _say(console, text),
         scale=arguments.scale,
         wanted=frozenset(wanted),
+        patient=arguments.patient,
     )
+    path = arguments.json or ROOT / "out" / f"bench-{datetime.date.today().isoformat()}.json"
     outcomes: dict[str, Outcome] = {}
     seconds: dict[str, float] = {}
-    for name, goals in SUITES.items():
-        if wanted and not wanted & set(goals):
+    made: dict[str, Any] = {}
+    for name, rows in SUITES.items():
+        if wanted and not wanted & set(rows):
             continue
         began = time.monotonic()
         outcomes[name] = _run(name, plan, console)
         seconds[name] = time.monotonic() - began
-        console.print(f"[dim]{', '.join(goals)} took {seconds[name]:.0f} s[/]")
+        _say(console, f"{', '.join(rows)} took {seconds[name]:.0f} s")
+        made = report.as_json(outcomes, seconds, plan)
+        if not printed:
+            report.write(path, made)
     report.show(console, outcomes)
-    path = arguments.json or ROOT / "out" / f"bench-{datetime.date.today().isoformat()}.json"
-    report.write(path, report.as_json(outcomes, seconds, full=plan.full, rounds=plan.rounds, scale=plan.scale))
-    console.print(f"[dim]{sum(seconds.values()):.0f} s; everything is in {path}[/]")
-    return 1 if any(outcome.voided for outcome in outcomes.values()) else 0
+    console.print(goals.table(made["checks"] if made else []))
+    if printed:
+        print(json.dumps(made, indent=1))
+    else:
+        _say(console, f"{sum(seconds.values()):.0f} s; everything is in {path}")
+    return 1 if any(outcome.voided or not outcome.ended for outcome in outcomes.values()) else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(f"[dim]{text}[/]")
+    console.file.flush()
+
+
+def _show(console: Console, paths: list[Path], *, printed: bool) -> int:
+    """The goals by what earlier runs wrote. Of a row that several have the last one counts."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in paths:
+        made = json.loads(path.read_text())
+        replaced = {check["goal"] for check in made["checks"]}
+        found = {key: check for key, check in found.items() if key[0] not in replaced}
+        found |= {(check["goal"], check["what"]): check for check in made["checks"]}
+    checks = list(found.values())
+    console.print(goals.table(checks))
+    if printed:
+        print(json.dumps(goals.summary(checks), indent=1))
+    return 0
 
 
 def _run(name: str, plan: Plan, console: Console) -> Outcome:
-    """A suite that breaks voids its goals; the others still run."""
+    """A suite that breaks voids those of its goals that it has not measured yet; the others still run."""
     import uvloop
 
+    outcome = Outcome()
     try:
         suite = importlib.import_module(f"bench.suites.{name}")
         with stage() as servers:
-            return uvloop.run(suite.run(servers, plan))
+            uvloop.run(suite.run(servers, plan, outcome))
     except (Exception, asyncio.CancelledError) as error:
         console.print(f"[red]{traceback.format_exc()}[/]", highlight=False, markup=False)
-        broken = Outcome()
-        for goal in SUITES[name]:
-            broken.void(goal, f"did not run: {type(error).__name__}: {error}")
-            broken.check(goal, "did not run", 0.0, 0.0)
-        return broken
+        outcome.broken(SUITES[name], f"{type(error).__name__}: {error}")
+    return outcome
 
 
 def _arguments() -> argparse.Namespace:
@@ -89,7 +126,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="every size and every peer: up to an hour")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of every comparison (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="smaller tables inside Spark, for a trial (1)")
-    parser.add_argument("--json", type=Path, default=None, help="where the JSON goes (out/bench-DATE.json)")
+    parser.add_argument(
+        "--json", type=Path, default=None, help="where the JSON goes (out/bench-DATE.json); -: to stdout"
+    )
+    parser.add_argument("--patient", action="store_true", help="all rounds of every comparison, however long they take")
+    parser.add_argument(
+        "--show", type=Path, nargs="+", default=[], metavar="FILE", help="the goals by these JSON files"
+    )
     return parser.parse_args()
 
 

@@ -1,11 +1,12 @@
 """What suites hand back: checks against goals, gates that make them count, and raw figures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from bench.rows import Sum
 
+NOT_RUN: Final = "did not run"
 Verdict = Literal["reached", "missed", "VOID", "info"]
 
 
@@ -37,6 +38,8 @@ class Outcome:
     voided: dict[str, list[str]] = field(default_factory=dict)
     gates: list[dict[str, Any]] = field(default_factory=list)
     raw: dict[str, Any] = field(default_factory=dict)
+    ended: bool = True
+    """The suite ran to its end."""
 
     def check(self, goal: str, what: str, measured: float, limit: float | None, **more: Any) -> None:
         self.checks.append(Check(goal=goal, what=what, measured=measured, limit=limit, **more))
@@ -53,6 +56,15 @@ class Outcome:
 
     def void(self, goal: str, why: str) -> None:
         self.voided.setdefault(goal, []).append(why)
+
+    def broken(self, goals: Iterable[str], why: str) -> None:
+        """The suite of these goals did not run to its end: what it had measured stays, and the rest is void."""
+        measured = {check.goal for check in self.checks}
+        for goal in goals:
+            if goal not in measured:
+                self.void(goal, f"{NOT_RUN}: {why}")
+            self.check(goal, f"{NOT_RUN} to its end" if goal in measured else NOT_RUN, 1.0, 0.0, unit="")
+        self.ended = False
 
     def verdict(self, check: Check) -> Verdict:
         if check.goal in self.voided:

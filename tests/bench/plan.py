@@ -20,6 +20,9 @@ class Plan:
     wanted: frozenset[str] = frozenset()
     """Goals that were asked for; none: all."""
 
+    patient: bool = False
+    """All rounds, however long they take."""
+
     def wants(self, goal: str) -> bool:
         """Whether a goal of a suite is to be measured."""
         return not self.wanted or goal in self.wanted
@@ -33,11 +36,14 @@ class Plan:
         return full if self.full else quick
 
     def rounds_of(self, what: str, seconds: float) -> Iterator[int]:
-        """Numbers of rounds: as many as asked for and as fit in the time, six times as long in full; two at least."""
+        """Numbers of rounds: as many as asked for and as fit in the time, six times as long in full; two at least.
+
+        All that were asked for where the plan is patient.
+        """
         budget, began = seconds * self.pick(1, FULL_FACTOR), time.monotonic()
         for number in range(self.rounds):
             spent = time.monotonic() - began
-            if number >= min(ROUNDS_MIN, self.rounds) and spent * (number + 1) / number > budget:
+            if not self.patient and number >= min(ROUNDS_MIN, self.rounds) and spent * (number + 1) / number > budget:
                 self.say(f"{what}: {number} rounds are enough, they take long here")
                 return
             self.say(f"{what}: round {number + 1} of {self.rounds}")

@@ -13,7 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import goals
 from bench.outcome import Check, Outcome
+from bench.plan import Plan
 from bench.processes import ROOT
 
 PACKAGES = (
@@ -50,19 +52,20 @@ def show(console: Console, outcomes: dict[str, Outcome]) -> None:
     console.print(", ".join(f"{counts[name]} {name}" for name in COLOURS if counts[name]))
 
 
-def as_json(
-    outcomes: dict[str, Outcome], seconds: dict[str, float], *, full: bool, rounds: int, scale: float
-) -> dict[str, Any]:
-    """Everything: checks, gates, raw figures, versions, host."""
+def as_json(outcomes: dict[str, Outcome], seconds: dict[str, float], plan: Plan) -> dict[str, Any]:
+    """Everything: goals, checks, gates, raw figures, versions, host."""
+    checks = [_check(outcome, check) for outcome in outcomes.values() for check in outcome.checks]
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "full": full,
-        "rounds": rounds,
-        "scale": scale,
+        "full": plan.full,
+        "rounds": plan.rounds,
+        "patient": plan.patient,
+        "scale": plan.scale,
         "host": host(),
         "versions": versions(),
-        "checks": [_check(outcome, check) for outcome in outcomes.values() for check in outcome.checks],
+        "goals": goals.summary(checks),
+        "checks": checks,
         "gates": [gate for outcome in outcomes.values() for gate in outcome.gates],
         "void": {goal: reasons for outcome in outcomes.values() for goal, reasons in outcome.voided.items()},
         "raw": {name: outcome.raw for name, outcome in outcomes.items()},

@@ -2,7 +2,6 @@
 
 import os
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -16,26 +15,25 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
+from forked import Fork
 
 import persist as library
 from persist.client.remote.addresses import PORT, endpoints_of
 from persist.core import names
 
-CLI = [sys.executable, "-m", "persist_cli"]
 SCHEMA = library.Schema(key={"id": pa.int64()}, val={})
 
 
 @contextmanager
-def dev(data: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [*CLI, "dev", "--data", str(data), "--listen", listen]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().split(" on ")[1].split(",")[0]
-            process.stdout.readline()
-            yield process, address
-        finally:
-            process.kill()
+def dev(data: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[Fork, str]]:
+    process = Fork("persist_cli", "dev", "--data", data, "--listen", listen, heard=("output",))
+    try:
+        assert process.output is not None
+        address = process.output.readline().decode().split(" on ")[1].split(",")[0]
+        process.output.readline()
+        yield process, address
+    finally:
+        process.close()
 
 
 @pytest.fixture
@@ -139,8 +137,8 @@ def test_server_that_was_there_is_waited_for(tmp_path):
     with dev(tmp_path / "data") as (process, address):
         client = library.connect(address, settings=impatient)
         assert list(client.list_shards()) == []
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     with client:
         with pytest.raises(library.LocationError) as caught:
             list(client.list_shards(timeout=1.5))
@@ -157,7 +155,7 @@ def test_listen_says_that_it_connects_again_and_goes_on(tmp_path, persist, peopl
         with following("people", address) as listen:
             assert listen.stdout.readline() == "-- complete before [1]\n"
             process.kill()
-            process.wait()
+            process.join()
             assert listen.stderr.readline().startswith("persist: lost the connection (")
             with dev(tmp_path / "data", address):
                 more = tmp_path / "more.csv"
@@ -173,7 +171,20 @@ def test_listen_says_that_it_connects_again_and_goes_on(tmp_path, persist, peopl
 def following(table: str, address: str) -> Iterator[Any]:
     """A listen that ends with the second append."""
     environ = {**os.environ, "PERSIST_TIMEOUT_MS": "600000"}
-    command = [*CLI, "shard", "listen", table, "--from", "0", "--until", "2", "--endpoint", address]
+    command = [
+        sys.executable,
+        "-m",
+        "persist_cli",
+        "shard",
+        "listen",
+        table,
+        "--from",
+        "0",
+        "--until",
+        "2",
+        "--endpoint",
+        address,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as listen:
         try:
             yield listen

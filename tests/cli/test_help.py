@@ -1,14 +1,12 @@
 """What a person sees without having read anything: help, near names, names completed, narrow screens."""
 
-import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cli.terminals import on_a_terminal
+from forked import child_environment, run_fork
 
 import persist as library
 from persist_cli import completion
@@ -73,8 +71,7 @@ def test_no_id_is_broken_in_what_is_told_of_one_thing(persist, here, people):
 def completed(*words: str, **environ: str) -> tuple[int, list[str], str]:
     """What the shell gets for the last word."""
     asked = {"_PERSIST_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    command, environ = [sys.executable, "-m", "persist_cli"], {**os.environ, **asked, **environ}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = run_fork("persist_cli", environment=child_environment(**asked, **environ))
     return done.returncode, done.stdout.split(), done.stderr
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from persist.testing import servers
 
@@ -59,8 +60,9 @@ class Environment:
 
 
 def install(wheel: Path, folder: Path, *extras: str) -> Environment:
-    """A fresh environment that holds the wheel with these extras, in the versions of constraints.txt."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], timeout=60, check=True)
+    """The environment there, new if need be, with the wheel and these extras in versions of constraints.txt."""
+    if not (folder / "venv").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], timeout=60, check=True)
     python = str(folder / "venv" / "bin" / "python")
     wanted = ["-c", str(ROOT / "constraints.txt"), f"{wheel}[{','.join(extras)}]" if extras else str(wheel)]
     if uv := shutil.which("uv"):
@@ -100,10 +102,16 @@ NEEDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the environment is that one test after the other adds to, as users do."""
+    return tmp_path_factory.mktemp("environment")
+
+
 def test_plain_installation_keeps_shards_in_files_and_names_the_extra_of_everything_else(
-    wheel: Path, tmp_path: Path
+    wheel: Path, folder: Path
 ) -> None:
-    environment = install(wheel, tmp_path)
+    environment = install(wheel, folder)
     packages = environment.packages() - {"pip", "setuptools"}
     assert {"persist-tvc", "pyarrow", "numpy", "protobuf", "google-crc32c"} <= packages
     assert len(packages) <= PACKAGES_MAX, packages
@@ -137,8 +145,8 @@ def test_plain_installation_keeps_shards_in_files_and_names_the_extra_of_everyth
         assert re.fullmatch(r"persist: .*pip install 'persist-tvc\[cli\]'\)\n", command.stderr), command.stderr
 
 
-def test_postgres_source_runs_without_spark(wheel: Path, tmp_path: Path) -> None:
-    environment = install(wheel, tmp_path, "cli", "postgres-source")
+def test_postgres_source_runs_without_spark(wheel: Path, folder: Path) -> None:
+    environment = install(wheel, folder, "cli", "postgres-source")
     assert not {"pyspark", "pandas", "grpcio", "boto3", "redis"} & environment.packages()
     logical = {"wal_level": "logical", "max_wal_senders": "4", "max_replication_slots": "4"}
     with servers.start_postgres(logical) as server, psycopg.connect(server.uri, autocommit=True) as upstream:

@@ -2,14 +2,12 @@
 
 import shlex
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from forked import child_environment
+from forked import Fork
 from pages.fences import ROOT, Fence, fences
 from pages.running import commands
 
@@ -17,43 +15,38 @@ SECONDS = 300
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start Python with these arguments in the reader's directory. What still runs in the end is killed."""
-    begun: list[subprocess.Popen[str]] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., Fork]]:
+    """Start a module with these words in the reader's directory. What still runs in the end is killed."""
+    begun: list[Fork] = []
 
-    def started(*arguments: str) -> subprocess.Popen[str]:
-        begun.append(
-            subprocess.Popen(
-                [sys.executable, *arguments], cwd=tmp_path, env=child_environment(), stdout=subprocess.PIPE, text=True
-            )
-        )
+    def started(*words: str) -> Fork:
+        begun.append(Fork(*words, heard=("output",), directory=tmp_path))
         return begun[-1]
 
     yield started
     for process in begun:
-        process.kill()
-        process.communicate()
+        process.close()
 
 
 def test_each_change_is_delivered_once_though_all_is_killed(start, tmp_path):
     ingesting, defining, delivering, comparing = own()
     *made, run = (shlex.split(command)[1:] for command in commands(ingesting.code))
     for words in made:
-        assert start("-m", "persist_cli", *words).wait(SECONDS) == 0
-    source = start("-m", "persist_cli", *run)
+        assert start("persist_cli", *words).join(SECONDS) == 0
+    source = start("persist_cli", *run)
     for command in commands(defining.code):
-        assert start("-m", "persist_cli", *shlex.split(command)[1:]).wait(SECONDS) == 0
+        assert start("persist_cli", *shlex.split(command)[1:]).join(SECONDS) == 0
     reached = 0
     for _ in range(3):
-        follower = start("-c", delivering.code)
+        follower = start("forked_program", delivering.code)
         reached = delivered(tmp_path / "best.db", beyond=reached, follower=follower)
         for process in (source, follower):
             process.kill()
-            process.wait()
-        source = start("-m", "persist_cli", *run)
-    checked = start("-c", comparing.code)
-    said, _ = checked.communicate(timeout=SECONDS)
-    assert (checked.returncode, said) == (0, comparing.output)
+            process.join()
+        source = start("persist_cli", *run)
+    checked = start("forked_program", comparing.code)
+    said = checked.output.read().decode()
+    assert (checked.join(), said) == (0, comparing.output)
 
 
 def own() -> list[Fence]:
@@ -62,11 +55,11 @@ def own() -> list[Fence]:
     return [each for each in fences(page) if each.elsewhere == "tests/e2e/test_tutorial_feed.py"]
 
 
-def delivered(database: Path, *, beyond: int, follower: subprocess.Popen[str]) -> int:
+def delivered(database: Path, *, beyond: int, follower: Fork) -> int:
     """The position of the target, once it is beyond another one."""
     ends = time.monotonic() + SECONDS
     while time.monotonic() < ends:
-        assert follower.poll() is None
+        assert follower.returncode is None
         if database.exists() and (position := position_in(database)) > beyond:
             return position
         time.sleep(0.1)

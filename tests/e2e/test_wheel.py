@@ -18,8 +18,20 @@ PACKAGES = (
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what ``pip install persist-tvc`` would add to site-packages, without what it depends on."""
-    folder = tmp_path_factory.mktemp("unpacked")
+    """A folder with what ``pip install persist-tvc`` would add to site-packages, without what it depends on.
+
+    Programs are run from there, and leave what they compiled for those that follow.
+    """
+    return unpacked(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def shipped(wheel: Path, tmp_path: Path) -> Path:
+    """The same, with nothing but what is in the wheel."""
+    return unpacked(wheel, tmp_path)
+
+
+def unpacked(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
@@ -27,12 +39,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run away from the checkout; the packages of the wheel come first on the path."""
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(installed),
-        "PERSIST_LOCATION": str(installed.parent / "data"),
-        "PYTHONDONTWRITEBYTECODE": "1",  # what is shipped is looked at
-    }
+    environ = {**os.environ, "PYTHONPATH": str(installed), "PERSIST_LOCATION": str(installed.parent / "data")}
     return subprocess.run(
         command, cwd=installed.parent, env=environ, capture_output=True, text=True, timeout=200, check=False
     )
@@ -45,30 +52,30 @@ def test_every_package_comes_from_the_wheel(installed: Path) -> None:
     assert [Path(line).parent for line in done.stdout.split()] == [installed / name for name in PACKAGES]
 
 
-def test_types_and_generated_stubs_are_shipped(installed: Path) -> None:
-    assert [name for name in PACKAGES if not (installed / name / "py.typed").is_file()] == []
+def test_types_and_generated_stubs_are_shipped(shipped: Path) -> None:
+    assert [name for name in PACKAGES if not (shipped / name / "py.typed").is_file()] == []
     for proto in (ROOT / "protos" / "persist" / "v1").glob("*.proto"):
         for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"):
-            assert (installed / "persist" / "v1" / f"{proto.stem}{suffix}").is_file()
+            assert (shipped / "persist" / "v1" / f"{proto.stem}{suffix}").is_file()
 
 
-def test_clients_can_be_generated_from_the_protos_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    protos = sorted(path.relative_to(installed) for path in (installed / "persist" / "v1").glob("*.proto"))
+def test_clients_can_be_generated_from_the_protos_in_the_wheel(shipped: Path, tmp_path: Path) -> None:
+    protos = sorted(path.relative_to(shipped) for path in (shipped / "persist" / "v1").glob("*.proto"))
     assert [path.name for path in protos] == sorted(path.name for path in (ROOT / "protos/persist/v1").glob("*.proto"))
     command = ["-m", "grpc_tools.protoc", "-I", ".", "--descriptor_set_out", str(tmp_path / "all"), *map(str, protos)]
     done = subprocess.run(
-        [sys.executable, *command], cwd=installed, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *command], cwd=shipped, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     assert b"PersistShard" in (tmp_path / "all").read_bytes()
 
 
-def test_nothing_else_is_shipped(installed: Path) -> None:
-    (metadata,) = installed.glob("*.dist-info")
-    assert {path.name for path in installed.iterdir()} == {*PACKAGES, metadata.name}
+def test_nothing_else_is_shipped(shipped: Path) -> None:
+    (metadata,) = shipped.glob("*.dist-info")
+    assert {path.name for path in shipped.iterdir()} == {*PACKAGES, metadata.name}
     assert (metadata / "licenses" / "LICENSE").is_file()
-    assert not (installed / "persist" / "testing").exists()
-    assert {path.suffix for path in installed.rglob("*.*") if path.is_file() and metadata not in path.parents} == {
+    assert not (shipped / "persist" / "testing").exists()
+    assert {path.suffix for path in shipped.rglob("*.*") if path.is_file() and metadata not in path.parents} == {
         ".proto",
         ".py",
         ".pyi",
@@ -100,7 +107,7 @@ def test_server_starts_and_drains(installed: Path) -> None:
         f"file:{installed.parent}/b",
         f"sqlite:{installed.parent}/c",
     ]
-    environ = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {**os.environ, "PYTHONPATH": str(installed)}
     with subprocess.Popen(command, cwd=installed.parent, env=environ, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert "listening on" in server.stdout.readline()

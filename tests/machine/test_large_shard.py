@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import time
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,13 +21,14 @@ from persist.core.shard.diff import diff
 from persist.core.shard.state import State
 from persist.core.shard.trace import Trace, spine_batch
 from persist.errors import LocationError
+from persist.machine.cached import FREED_AT_ONCE
 from persist.machine.shards import SnapshotPlan
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredBlob
 from persist.storage.ports import Blob, Consensus
 from persist.wire.checksum import crc32c
 from persist.wire.shard.shown import state_to_json
-from persist.wire.shard.state import decode_rollup, encode_diff, encode_rollup
+from persist.wire.shard.state import decode_diff, decode_rollup, encode_diff, encode_rollup
 
 BATCHES = 4_000
 ALONE = dataclasses.replace(SETTINGS, compaction=False, rollup_every=1 << 20)
@@ -79,6 +81,57 @@ async def test_a_cold_open_leaves_the_loop():
     info, seconds = await longest(shards.open(shard, timeout=60))
     assert info.upper == Antichain.of(BATCHES)
     assert seconds < whole / 3
+    await shards.close()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["loaded", "caught up"])
+async def test_what_compaction_took_out_goes_from_memory_by_pieces(known: bool, monkeypatch: pytest.MonkeyPatch):
+    """Of the newest rollup's state, and of the one that this process knew: at once, that many hold up all threads."""
+    blob, consensus = memory_stores()
+    shard, data = await made(blob, consensus)
+    first = decode_rollup(data, shard, 0)
+    gone = 0
+
+    def counted(*args: Any) -> State:
+        def count() -> None:
+            nonlocal gone
+            gone += 1
+
+        state = decode_rollup(*args)
+        for batch in state.trace.batches:
+            weakref.finalize(batch, count)
+        return state
+
+    async def most_between_turns(work: Coroutine[Any, Any, Any]) -> int:
+        turns = [gone]
+
+        async def turn() -> None:
+            while True:
+                await asyncio.sleep(0)
+                turns.append(gone)
+
+        other = asyncio.create_task(turn())
+        await work
+        other.cancel()
+        return max(after - before for before, after in itertools.pairwise([*turns, gone]))
+
+    monkeypatch.setattr("persist.machine.versions.decode_rollup", counted)
+    shards = machine(blob, consensus, ALONE)
+    if known:
+        await shards.open(shard, timeout=30)
+    [entry] = await consensus.scan(shard, 0, 1, timeout=30)
+    rollups = dict([decode_diff(entry.data, shard, 0).latest_rollup])
+    whole = HollowBatch(
+        desc=Description(lower=Antichain.of(0), upper=Antichain.of(BATCHES)),
+        runs=(Run(parts=(part(WriterId.of(sixteen(1)), BATCHES, rows=1, lower=0, upper=1),)),),
+    )
+    trace = Trace(upper=first.upper, spine=(spine_batch(0, BATCHES, (whole,)),), next_id=BATCHES)
+    merged = first.evolved(rollups=rollups, trace=trace, seqno=1, walltime_ms=first.walltime_ms + 1)
+    change = encode_diff(diff(first.evolved(rollups=rollups), merged), shard)
+    assert await consensus.compare_and_set(shard, 0, change, timeout=30)
+    most = await most_between_turns(shards.open(shard, timeout=30))
+    assert gone == BATCHES
+    assert most <= FREED_AT_ONCE
     await shards.close()
 
 

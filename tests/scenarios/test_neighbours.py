@@ -23,10 +23,18 @@ from scenarios.neighbours import (
     UNGUARDED,
     Program,
     build,
+    close_releases,
     command,
 )
 
 from persist.core.ids import IDENTITY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def releases() -> Iterator[None]:
+    """Processes that others are forks of live as long as this module."""
+    yield
+    close_releases()
 
 
 @pytest.fixture(scope="module")
@@ -209,9 +217,9 @@ def test_large_batches_are_joined_once_the_release_before_is_gone(
 @pytest.mark.parametrize(
     "changes", [(NEWEST, *FIELD, GUARDED), (NEWEST, *FIELD, REGISTERED, UNGUARDED)], ids=["unregistered", "unguarded"]
 )
-def test_field_that_may_not_be_written_is_not_written(changes, tmp_path: Path, start) -> None:
+def test_field_that_may_not_be_written_is_not_written(changes, following: Path, tmp_path: Path, start) -> None:
     place = tmp_path / "data"
-    made = start(ROOT if changes[-1] is UNGUARDED else build(tmp_path / "first", NEXT), place)
+    made = start(ROOT if changes[-1] is UNGUARDED else following, place)
     assert made.ask("append", n=1) == 0
     before = made.ask("state")
     careless = start(build(tmp_path / "careless", changes), place)

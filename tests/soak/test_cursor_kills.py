@@ -22,7 +22,7 @@ from persist.core.catalog.ddl.statements import CreateCursor, CreateTable, Quali
 from persist.core.catalog.values import Retain
 from persist.sinks import SqliteSink
 
-KILLS = pick(5, 100)
+KILLS = pick(3, 100)
 TABLE, CURSOR = QualifiedName("t"), QualifiedName("c")
 Update = tuple[int, str, int, int]
 

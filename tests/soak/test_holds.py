@@ -20,7 +20,7 @@ from soak.support import LIMIT_SECONDS, pick
 from persist import aio
 from persist.errors import OutcomeForgotten
 
-HOLDS, TABLES, ADVANCES, CLIENTS, KILLS = pick((16, 6, 120, 8, 3), (200, 50, 5_000, 64, 25))
+HOLDS, TABLES, ADVANCES, CLIENTS, KILLS = pick((12, 4, 75, 6, 2), (200, 50, 5_000, 64, 25))
 OBJECTS_MAX = 3
 RETAINED = 5
 LAG = 6 * 10**8

@@ -33,12 +33,12 @@ from persist.storage.open import open_consensus
 
 APPENDS = pick(500, 100_000)
 LOOK_EVERY = pick(100, 1_000)
-SOME = pick(100, 1_000)
-"""Appends whose costs are compared: of the old shard and, in turn with it, of a young one."""
+SOME = pick(1, 1_000)
+"""Appends whose costs are compared, at length: of the old shard and, in turn with it, of a young one."""
 KEYS = 50
 HISTORY = 100
 """Times the reader keeps."""
-YOUTH = 2 * KEYS + HISTORY
+YOUTH = pick(1, 2 * KEYS + HISTORY)
 """Appends after which a shard holds what it will always hold."""
 # Every append that holds anything leaves a blob behind.
 SETTINGS = Settings(inline_part_bytes_max=0)

@@ -20,9 +20,9 @@ from soak.tpch import KEYS, QUERIES, READS, Truth, generate
 from persist import aio
 from persist.core.catalog.ddl.described import Described
 
-SCALE = pick(0.01, 0.05)
+SCALE = pick(0.005, 0.05)
 ROUNDS = pick(3, 60)
-TIMES_LOOKED_AT = pick(6, 100)
+TIMES_LOOKED_AT = pick(4, 100)
 EVERY = 10
 
 

@@ -26,6 +26,7 @@ from persist.errors import (
     ShardNotFound,
     UnsafeConfiguration,
 )
+from persist.machine.cached import part_with_lost
 from persist.machine.rounds import Rounds
 from persist.machine.unforeseen import Unforeseen
 from persist.machine.versions import Version, Versions
@@ -148,6 +149,10 @@ class Applier:
             found = await self._versions.load(self.shard, deadline)
         if found is not None:
             self._install(found, begun)
+        if known is not None and found is not None and known is not self._version:
+            behind = [known.state]
+            del known
+            await part_with_lost(behind, found.state, self._runtime)
         return found
 
     async def moved_past(self, state: State) -> None:

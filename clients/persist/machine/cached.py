@@ -142,6 +142,12 @@ async def part_with(state: State, runtime: Runtime) -> None:
         await runtime.sleep(0)
 
 
+async def part_with_lost(states: list[State], newer: State, runtime: Runtime) -> None:
+    """Free the only one of ``states``, which is taken out, a piece at a time where much of it is not in a newer one."""
+    if states[0].trace.parts - newer.trace.parts > FREED_AT_ONCE:
+        await part_with(states.pop(), runtime)
+
+
 def estimated(state: State) -> tuple[int, int]:
     """Bytes that a state takes in memory, about, and how many batches it has."""
     holders = len(state.leased_readers) + len(state.critical_readers) + len(state.writers)

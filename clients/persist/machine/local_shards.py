@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT_ONCE: Final = 2
 """Quiet shards that are opened again at a time, to be looked at."""
+SLOW_LOOK_SECONDS: Final = 10.0
+"""A look that takes longer keeps others waiting no more."""
 SINCE_SECONDS: Final = 1.0
 """For how long watchers get no news of a since that moved, while nothing else does."""
 
@@ -326,28 +328,36 @@ class LocalShards:
         if known is not None and known.state is not None:
             known.maintenance.look(seconds)
         else:
-            self._tasks.spawn(self._look_again(shard, seconds), "looking at a quiet shard")
+            self._tasks.spawn(self._look_in_turn(shard, seconds), "looking at a quiet shard")
 
     def _part_with(self, state: State) -> None:
         """What was forgotten goes from memory: at once, unless it is large."""
         if state.trace.parts > FREED_AT_ONCE and not self._closed:
             self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
 
-    async def _look_again(self, shard: ShardId, seconds: float) -> None:
+    async def _look_in_turn(self, shard: ShardId, seconds: float) -> None:
         async with self._looking:
-            deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
-            known = self._of(shard)
-            known.in_use += 1
-            try:
-                await known.applier.refresh(deadline)
-                known.maintenance.look(seconds)
-                await known.maintenance.settled(deadline)
-            except ShardNotFound:
-                return
-            except (LocationError, UnsafeConfiguration, VersionMismatch):
-                self._looks.add(shard, 2 * seconds)
-            finally:
-                known.in_use -= 1
+            looking = self._tasks.spawn(self._look_again(shard, seconds), "looking at a quiet shard")
+            await asyncio.wait({looking}, timeout=SLOW_LOOK_SECONDS)
+
+    async def _look_again(self, shard: ShardId, seconds: float) -> None:
+        deadline = Deadline(self._runtime, self._settings.maintenance_timeout_ms / 1000)
+        known = self._of(shard)
+        known.in_use += 1
+        try:
+            await known.applier.refresh(deadline)
+            known.maintenance.look(seconds)
+            await known.maintenance.settled(deadline)
+        except ShardNotFound:
+            return
+        except (LocationError, UnsafeConfiguration, VersionMismatch):
+            self._looks.add(shard, 2 * seconds)
+        except CorruptData:
+            # What damages it may be mended, and until then it is worth a report.
+            self._looks.add(shard, 2 * seconds)
+            raise
+        finally:
+            known.in_use -= 1
 
     def _deadline(self, timeout: float) -> Deadline:
         return Deadline(self._runtime, timeout, once=True)

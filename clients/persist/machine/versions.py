@@ -27,6 +27,7 @@ from persist.errors import (
     VersionMismatch,
     check,
 )
+from persist.machine.cached import part_with_lost
 from persist.machine.gate import Gate
 from persist.machine.guard import Guard
 from persist.machine.identity import Identity
@@ -116,7 +117,9 @@ class Versions:
             if state is None:
                 # The rollup was collected after this head was read, so a newer head names a newer one.
                 continue
-            version = await self._advance(Version(state=state, diff_checksum=0), deadline, after=seqno)
+            begun = [Version(state=state, diff_checksum=0)]
+            del state
+            version = await self._advance(begun.pop(), deadline, after=seqno)
             if version is not None:
                 return version
         raise CorruptData("the rollup that the newest diff names is missing", shard=shard, hint="run persist fsck")
@@ -281,6 +284,9 @@ class Versions:
         shard, page = version.state.shard, self._settings.recent_diffs_max
         state, seen, head = version.state, version.diff_checksum, version.head
         at, replaced = after, list[int]()
+        known = version if version.diff_checksum else None
+        # A rollup's state is no other's: what merges took out of it goes from memory with it.
+        del version
         while True:
             entries = await self._scan(shard, at, page, deadline)
             if not entries:
@@ -289,14 +295,17 @@ class Versions:
                 return None
             seen, head = _same(shard, entries[0], seen), entries[0].data[:HEAD_BYTES]
             for piece in _pieces(entries[1:]):
+                behind = [state]
                 state, gone = await self._aside(_size(piece), _applied, shard, state, piece)
+                if known is None or behind[0] is not known.state:
+                    await part_with_lost(behind, state, self._runtime)
                 replaced += gone
                 seen, head = crc32c(piece[-1].data), piece[-1].data[:HEAD_BYTES]
             at = state.seqno
             if len(entries) < page:
                 break
-        if state is version.state and version.diff_checksum:
-            return version
+        if known is not None and state is known.state:
+            return known
         return Version(state=state, diff_checksum=seen, head=head, replaced=tuple(replaced))
 
     async def _aside(self, size: int, function: Callable[..., T], *args: object) -> T:

@@ -62,12 +62,12 @@ def compact(
         raise typer.BadParameter(f"--engine {engine} is unknown: use --engine local or --engine spark")
     if engine == "local" and (master or pieces):
         raise typer.BadParameter("--master and --pieces go with --engine spark")
+    if after and (engine == "spark" or at.endpoint is not None):
+        raise typer.BadParameter("--after goes with --all, and with --engine local")
     from persist_cli.admin import administration as machine
     from persist_cli.admin import work as admin_work
 
     machine.check_choice(which.shards, which.every)
-    if after and not which.every:
-        raise typer.BadParameter("--after goes with --all")
     if at.endpoint is not None:
         _check_beside_endpoint(which, at, engine)
         from persist_cli.admin import remote as admin_remote
@@ -82,7 +82,7 @@ def compact(
             from persist_cli.admin import spark as admin_spark
 
             named = machine.run(target, settings, lambda m: m.chosen(which.shards))
-            shards = [str(shard) for shard in sorted(named) if shard > after]
+            shards = list(map(str, named))
             raise typer.Exit(admin_spark.compact(target, shards, master=master, pieces=pieces, json=run.json))
     code = machine.run(
         target,
@@ -149,9 +149,7 @@ def gc(
 
     machine.check_choice(which.shards, which.every)
     code = machine.run(
-        target,
-        settings,
-        lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json, after=after),
+        target, settings, lambda m: admin_work.gc(m, which.shards, commit=which.commit, json=run.json, after=after)
     )
     raise typer.Exit(code)
 

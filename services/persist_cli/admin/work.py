@@ -1,4 +1,4 @@
-"""What the commands of ``persist admin`` do. Each takes one shard after the other, and prints what came of all."""
+"""What the commands of ``persist admin`` do. Each takes shards in their order, and prints what came of all."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -17,7 +17,7 @@ from persist.machine.garbage.collector import Collector
 from persist.machine.garbage.inventory import Found, place_of
 from persist.machine.upkeep.next_step import check
 from persist_cli.admin.administration import Machine
-from persist_cli.admin.walk import Walk
+from persist_cli.admin.walk import AT_ONCE, Walk
 from persist_cli.options import EXIT_FAILED
 from persist_cli.outcomes import Outcomes, Row
 from persist_cli.terminal import counted, note, print_json, print_rows, progress
@@ -31,9 +31,7 @@ _LISTED_MAX = 1_000
 """Blobs that are listed one by one."""
 
 
-async def compact(
-    machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool, after: str = ""
-) -> int:
+async def compact(machine: Machine, shards: list[str], *, whole: bool, commit: bool, json: bool, after: str) -> int:
     """Compact until nothing is worth it any more (``whole``: until each shard is one run). The exit code."""
     compactor = Compactor(machine.shards, machine.shards)
 
@@ -110,7 +108,7 @@ def compacted(done: Sequence[Compacted]) -> Row:
     }
 
 
-async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool, after: str = "") -> int:
+async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool, after: str) -> int:
     """Write a rollup of the newest state and collect everything before it that no reader holds. The exit code."""
 
     async def one(shard: ShardId, steps: Callable[[int], None]) -> Row:
@@ -124,7 +122,9 @@ async def gc(machine: Machine, shards: list[str], *, commit: bool, json: bool, a
         steps(1)
         return {**row, **collected}
 
-    return await each(machine, shards, one, commit=commit, json=json, what="collecting", unit="shards", after=after)
+    return await each(
+        machine, shards, one, commit=commit, json=json, what="collecting", unit="shards", after=after, at_once=AT_ONCE
+    )
 
 
 def _applier(machine: Machine, shard: ShardId, what: str) -> Applier:
@@ -159,9 +159,7 @@ def _holder(state: State) -> str:
     return "" if reader is None else f"{name} {reader.purpose} {reader.hostname}".strip()
 
 
-async def sweep(
-    machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool, after: str = ""
-) -> int:
+async def sweep(machine: Machine, shards: list[str], *, safe_age_ms: int, commit: bool, json: bool, after: str) -> int:
     """Delete leaked blobs; list shards that have blobs and no state. The exit code."""
     listed: list[Row] = []
 
@@ -183,7 +181,7 @@ async def sweep(
             "uploads": swept.uploads,
         }
 
-    done = await told(machine, shards, one, what="sweeping", unit="blobs", after=after)
+    done = await told(machine, shards, one, what="sweeping", unit="blobs", after=after, at_once=AT_ONCE)
     strangers = [] if shards or done.interrupted else list((await machine.survey.strangers()).items())
     without = [{"shard": shard, "blobs": count, "bytes": size} for shard, (count, size) in strangers]
     if json:
@@ -255,10 +253,19 @@ One = Callable[[ShardId, Callable[[int], None]], Awaitable[Row]]
 
 
 async def each(
-    machine: Machine, shards: list[str], one: One, *, commit: bool, json: bool, what: str, unit: str, after: str = ""
+    machine: Machine,
+    shards: list[str],
+    one: One,
+    *,
+    commit: bool,
+    json: bool,
+    what: str,
+    unit: str,
+    after: str | None = None,
+    at_once: int = 1,
 ) -> int:
-    """Do ``one`` with each shard behind ``after``, and print what came of all. The exit code."""
-    done = await told(machine, shards, one, what=what, unit=unit, after=after)
+    """Do ``one`` with each shard, and print what came of all. The exit code."""
+    done = await told(machine, shards, one, what=what, unit=unit, after=after, at_once=at_once)
     if json:
         print_json({"committed": commit, "shards": done.rows})
         return done.code
@@ -268,14 +275,22 @@ async def each(
     return done.code
 
 
-async def told(machine: Machine, shards: list[str], one: One, *, what: str, unit: str, after: str = "") -> Outcomes:
-    """What ``one`` says of each shard behind ``after``, one after the other, until all are done or it is interrupted.
+async def told(
+    machine: Machine, shards: list[str], one: One, *, what: str, unit: str, after: str | None = None, at_once: int = 1
+) -> Outcomes:
+    """What ``one`` says of each shard. Raises what it raises for the only one that was named.
 
-    Raises what it raises for the only one that was named.
+    ``after``: work that can go on where it was cut off, behind this shard (empty: it begins), ``at_once`` at a time.
     """
     done = Outcomes(alone=len(shards) == 1)
     with progress(what, None, unit=unit) as steps:
-        walk = Walk(await machine.chosen(shards), lambda shard: one(shard, steps), after=after, at_once=1)
+        chosen = await machine.chosen(shards)
+        if after is None:
+            for shard in chosen:
+                with done.of(shard):
+                    done.rows.append(await one(shard, steps))
+            return done
+        walk = Walk(chosen, lambda shard: one(shard, steps), after=after, at_once=at_once)
         async with aclosing(walk.results()) as results:
             async for shard, task in results:
                 with done.of(shard):

@@ -8,14 +8,14 @@ It is stricter than a parser: groups, and fields that are not repeated and come 
 them, and merging them is how a bound would be evaded. Source: docs/runbook.md, limits; protobuf's encoding.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from persist.errors import InvalidArgument, RequestTooLarge
 from persist.settings import Settings
-from persist_host.guard.bounds import UNKNOWN_MAX, count_of, total_of
+from persist_host.guard.bounds import COUNTS, UNKNOWN_MAX, count_of, total_of
 
 MESSAGE_COST: Final = 1024
 """Bytes of memory that one element which is a message takes, parsed and as the objects made of it; generously."""
@@ -23,6 +23,9 @@ SINGLE_COST: Final = 256
 """The same for a message in a field that is not repeated: few kinds of them, and small."""
 VALUE_COST: Final = 128
 """The same for one element of a repeated field that is no message."""
+
+CALLS: Final = "SessionRequest.calls"
+CALLS_MAX: Final = int(COUNTS[CALLS])
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES: Final = 10
@@ -37,12 +40,13 @@ _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 class _Field:
     """One field of a message: how often it may come and what is inside. ``packed``: bytes per element, 0: varints."""
 
-    __slots__ = ("bound", "inside", "message", "name", "packed", "repeated", "total")
+    __slots__ = ("bound", "calls", "inside", "message", "name", "packed", "repeated", "total")
 
     def __init__(self, field: FieldDescriptor, bound: int, total: int | None, inside: "_Shape | None") -> None:
         self.name = _name(field)
         self.bound = bound
         self.total = total
+        self.calls = self.name == CALLS
         self.repeated = field.is_repeated
         self.message = field.message_type is not None
         self.inside = inside
@@ -66,8 +70,10 @@ class Scan:
 
         Raises RequestTooLarge (a bound was passed), InvalidArgument (no such message can be in these bytes).
         """
+        return self._weigh(data, _Room(self._memory))
+
+    def _weigh(self, data: bytes, room: "_Room") -> int:
         try:
-            room = _Room(self._memory)
             _walk(data, 0, len(data), self._shape, room)
             return room.used
         except IndexError:
@@ -75,6 +81,76 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"Scan({self._name})"
+
+
+class FrameScan(Scan):
+    """A scan of frames of calls: what one call of a frame may not hold refuses that call, and not those beside it."""
+
+    def __init__(self, message: Descriptor, settings: Settings) -> None:
+        super().__init__(message, settings)
+        field = message.fields_by_name[CALLS.partition(".")[2]]
+        self._calls = field.number << 3 | _BYTES
+        assert field.message_type is not None
+        self._id = field.message_type.fields_by_name["id"].number << 3 | _VARINT
+        self._call = Scan(field.message_type, settings)
+
+    def frame(self, data: bytes) -> "ScannedFrame":
+        """What the frame holds, and which call of it is refused. Its cost is that of three scans at most.
+
+        Raises as a call of this does, also where more than one of its calls would be refused.
+        """
+        room = _Room(self._memory)
+        try:
+            return ScannedFrame(data, self._weigh(data, room), None)
+        except RequestTooLarge:
+            calls = self._apart(data)
+            if not 0 < room.begun <= len(calls):
+                raise
+            refused = calls.pop(room.begun - 1)
+            try:
+                self._call(refused)
+            except RequestTooLarge as error:
+                rest = b"".join([_tagged(self._calls, call) for call in calls])
+                return ScannedFrame(rest, self(rest), (self._id_of(refused), error.with_traceback(None)))
+            # It is what all of them hold together.
+            raise
+
+    def _apart(self, data: bytes) -> list[bytes]:
+        """The calls of a frame that holds nothing else; none for another one."""
+        found: list[bytes] = []
+        at = 0
+        try:
+            while at < len(data):
+                tag, at = _varint(data, at)
+                size, at = _varint(data, at)
+                if tag != self._calls or at + size > len(data) or len(found) == CALLS_MAX:
+                    return []
+                found.append(data[at : at + size])
+                at += size
+        except IndexError:
+            return []
+        return found
+
+    def _id_of(self, call: bytes) -> int:
+        """Its id, which its sender puts first; 0: elsewhere, or none."""
+        tag, at = _varint(call, 0)
+        return _varint(call, at)[0] if tag == self._id else 0
+
+
+class ScannedFrame(NamedTuple):
+    """``data``: the frame without the call that is refused, if any, by its id and why. ``memory``: what it takes."""
+
+    data: bytes
+    memory: int
+    refused: tuple[int, RequestTooLarge] | None
+
+
+def _tagged(tag: int, inside: bytes) -> bytes:
+    out, size = bytearray([tag]), len(inside)
+    while size > 127:
+        out.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*out, size)) + inside
 
 
 def undecodable(name: str) -> InvalidArgument:
@@ -122,12 +198,14 @@ def _multiplies(message: Descriptor) -> bool:
 class _Room:
     """What is left to one whole message, whatever holds what: memory, and elements of fields with a total."""
 
-    __slots__ = ("memory", "seen", "used")
+    __slots__ = ("begun", "memory", "seen", "used")
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
         self.used = MESSAGE_COST
         self.seen: dict[str, int] = {}
+        self.begun = 0
+        """Elements so far of the field whose elements are calls of their own."""
 
     def take(self, field: _Field, total: int) -> None:
         """Count an element of a field with a total. Raises RequestTooLarge."""
@@ -182,6 +260,7 @@ def _walk(data: bytes, at: int, end: int, shape: _Shape, room: _Room) -> None:
         if field.message:
             room.used += MESSAGE_COST if field.repeated else SINGLE_COST
             if field.inside is not None and wire == _BYTES:
+                room.begun += field.calls
                 _walk(data, start, at, field.inside, room)
         elif field.repeated:
             room.used += VALUE_COST
@@ -217,6 +296,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise IndexError
+
+
+def is_frame(message: Descriptor) -> bool:
+    """Whether its elements are calls of their own."""
+    return any(_name(field) == CALLS for field in message.fields)
 
 
 def input_of(method: str) -> Any:

@@ -22,6 +22,7 @@ from pyspark_persist.read.planning import Where
 from pyspark_persist.read.splitting import pieces
 from pyspark_persist.read.view import View, view_of
 from pyspark_persist.spark_types import spark_schema
+from pyspark_persist.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -169,6 +170,7 @@ class _SplitsRead:
         self._counter = counter
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
             for number in batch.column(0).to_numpy():
                 yield from self._numbered(int(number))

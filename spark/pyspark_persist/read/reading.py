@@ -24,6 +24,7 @@ from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.read.planning import SplitPartition
 from pyspark_persist.read.view import View, view_of
 from pyspark_persist.spark_types import arrow_schema, check_projection, spark_schema, to_spark
+from pyspark_persist.workers import settle
 
 PLANNING_SECONDS: Final = 60
 """The lease of a planner whose plans another process holds."""
@@ -145,6 +146,7 @@ def read_split(partition: InputPartition, view: View, target: Target) -> Iterato
 
     Raises LeaseExpired when its parts are gone since nothing holds them any more, CorruptData, LocationError.
     """
+    settle()
     if not isinstance(partition, SplitPartition):
         return
     try:

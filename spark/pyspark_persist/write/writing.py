@@ -22,6 +22,7 @@ from pyspark_persist.audit.entry import Author, Entry
 from pyspark_persist.audit.recording import is_audited
 from pyspark_persist.finding import found, stored_schema
 from pyspark_persist.options.options import WriteOptions
+from pyspark_persist.workers import settle
 from pyspark_persist.write.columns import columns_of, schema_for
 from pyspark_persist.write.commit import CommitResult, WriteCommit
 from pyspark_persist.write.planned import PlannedWrite
@@ -100,6 +101,7 @@ class Write(PlannedWrite):
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         """On an executor: sort, encode and upload one task's rows. Holds a bounded number of rows."""
+        settle()
         builder = self.spec.open()
         for batch in batches:
             if batch.num_rows:

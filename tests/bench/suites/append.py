@@ -24,12 +24,10 @@ DESCRIPTION = b"x" * 200
 STEPS = 1000
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     await _blobs(stage, plan, outcome)
     await _inline(stage, plan, outcome)
     await _slope(stage, plan, outcome)
-    return outcome
 
 
 class _Writer:

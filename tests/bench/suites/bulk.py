@@ -22,13 +22,13 @@ ROWS = 5_000_000
 SYSTEMS = ("floor", "persist", "deltalake")
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
+    count = plan.size(ROWS)
     figures: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as directory, stage.shard_server(settings={"compaction": 0}) as (endpoint, _):
-        plan.say(f"P6 making {ROWS:,} rows")
+        plan.say(f"P6 making {count:,} rows")
         source = Path(directory) / "input.arrow"
-        expected, arrow_mb = _write_input(source)
+        expected, arrow_mb = _write_input(source, count)
         where = {"s3": stage.s3_endpoint, "redis": stage.redis_port, "endpoint": endpoint, "input": str(source)}
         for _ in plan.rounds_of("P6 bulk", 120):
             tables = {system: uuid.uuid4().hex for system in SYSTEMS} | {"persist": str(ours.new_shard())}
@@ -52,8 +52,7 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
                 found.join(answer["rows"], answer["digest"])
                 outcome.gate_rows("P6", f"persist {operation}, compacted", expected, found)
     outcome.keep("bulk", figures)
-    _judge(outcome, figures)
-    return outcome
+    _judge(outcome, figures, count)
 
 
 async def _compacted(stage: Stage, shard: str) -> None:
@@ -64,12 +63,12 @@ async def _compacted(stage: Stage, shard: str) -> None:
         raise RuntimeError("the compaction was not taken")
 
 
-def _write_input(path: Path) -> tuple[Sum, float]:
+def _write_input(path: Path, count: int) -> tuple[Sum, float]:
     """The rows as one Arrow file."""
-    total, mb, piece = Sum(), 0.0, 500_000
+    total, mb, piece = Sum(), 0.0, min(500_000, count)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.make(1).schema) as writer:
-        for start in range(0, ROWS, piece):
-            table = rows.make(piece, start=start)
+        for start in range(0, count, piece):
+            table = rows.make(min(piece, count - start), start=start)
             writer.write_table(table)
             total.add(table)
             mb += table.nbytes / 1e6
@@ -84,7 +83,7 @@ def _figure(answer: dict[str, Any], arrow_mb: float) -> dict[str, float]:
     }
 
 
-def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]]) -> None:
+def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]], count: int) -> None:
     def speed(name: str) -> list[float]:
         return [one["mb_per_second"] for one in figures[name]]
 
@@ -102,7 +101,7 @@ def _judge(outcome: Outcome, figures: dict[str, list[dict[str, float]]]) -> None
         ("stream, compacted", "floor read", None),
     ):
         mine = speed(f"persist {operation}")
-        what = f"{operation} {ROWS:,} rows, MB/s against {theirs.split()[0]}"
+        what = f"{operation} {count:,} rows, MB/s against {theirs.split()[0]}"
         outcome.check("P6", what, ratios(mine, speed(theirs)).mid, limit, at_most=False,
                       ours=Spread.of(mine).show(" MB/s", 0),
                       against=Spread.of(speed(theirs)).show(" MB/s", 0))  # fmt: skip

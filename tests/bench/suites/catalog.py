@@ -34,8 +34,7 @@ TOGETHER_MIN = 8.0
 PLACES = {"shard": "in a shard on SQLite and files", "stash": "in a stash in SQLite"}
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for place, where in PLACES.items():
             few, many = (_Place(place, Path(folder) / f"{place}-{size}") for size in ("few", "many"))
@@ -45,7 +44,6 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
             _opens(plan, outcome, many, where)
             _memory(plan, outcome, few, where)
         _remote(plan, outcome, Path(folder) / "remote")
-    return outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,13 @@ ROWS = 100
 WINDOW = 200
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with stage.counting() as proxy, stage.shard_server(endpoint=proxy.endpoint) as (endpoint, _):
         async with ours.client(endpoint, ours.NEVER_INLINE) as client:
             shard = ours.new_shard()
             await _grow(stage, plan, outcome, proxy, client, shard)
         await _open_cold(stage, plan, outcome, proxy, shard)
     _lakes(stage, plan, outcome)
-    return outcome
 
 
 async def _grow(stage: Stage, plan: Plan, outcome: Outcome, proxy: Any, client: Any, shard: ShardId) -> None:

@@ -29,8 +29,8 @@ CHANNELS = 4
 Step = Callable[[int], Awaitable[None]]
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome, rates, lags = Outcome(), dict[Any, Any](), dict[Any, Any]()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
+    rates, lags = dict[Any, Any](), dict[Any, Any]()
     seconds = plan.pick(2, 4)
     with ExitStack() as stack:
         floor, floor_process = stack.enter_context(stage.floor_server())
@@ -68,7 +68,6 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
         outcome.check("P3", f"appends/s, {mine} against {theirs}", ratios(rates[mine], rates[theirs]).mid, limit,
                       at_most=False, ours=Spread.of(rates[mine]).show("/s", 0),
                       against=Spread.of(rates[theirs]).show("/s", 0))  # fmt: skip
-    return outcome
 
 
 async def drive(leg: Any, seconds: float) -> list[float]:

@@ -37,8 +37,7 @@ ALONE = {"compaction": "off", "shard_batches_max": 1 << 30, "shard_parts_max": 1
 PER_CHANNEL = 100
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     families = []
     for measure in (_batches, _bytes, _writers, _shards, _watchers):
         family = await measure(stage, plan)
@@ -48,7 +47,6 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
         curves.keep(families)
         for path in curves.draw(families):
             plan.say(f"drawn: {path}")
-    return outcome
 
 
 class Server:

@@ -40,8 +40,7 @@ PIECES = 4
 """Statements that a table is put in by."""
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder)
         generate(plan.pick(2, 10) / 100, files)
@@ -54,7 +53,6 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
                     await _query(client, session, name, ts, plan, outcome)
             finally:
                 await session.close()
-    return outcome
 
 
 async def _filled(session: SqlSession, files: Path, plan: Plan) -> int:

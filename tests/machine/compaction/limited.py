@@ -1,6 +1,6 @@
-"""Filling and compacting a shard in own processes: ``python -m machine.compaction.limited fill|compact REQUEST``.
+"""Compacting a shard in a process of its own: ``python -m machine.compaction.limited REQUEST``; and what fills it.
 
-``compact`` limits its own data segment (heap, anonymous mappings) to what it has after a small compaction and so much
+The process limits its own data segment (heap, anonymous mappings) to what it has after a small compaction and so much
 more: an allocation beyond fails. Vals are made of their number, so a model needs the numbers only.
 """
 
@@ -48,11 +48,6 @@ class Input:
     def bytes(self) -> int:
         """Arrow bytes, without offsets."""
         return self.runs * self.rows * (WIDTH + 24)
-
-    @property
-    def fields(self) -> dict[str, int]:
-        """As a request has them."""
-        return dataclasses.asdict(self)
 
     def batch(self, run: int) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of vals, and diffs."""
@@ -143,17 +138,12 @@ def data_bytes() -> int:
     return int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) << 10
 
 
-def main(what: str, request: dict[str, Any]) -> None:
+def main(request: dict[str, Any]) -> None:
     from client.support import Place
 
-    place = Place(request["blob"], request["consensus"])
-    if what == "fill":
-        answer: Any = asyncio.run(fill(place, Input(**request["input"])))
-    else:
-        names = ("warm", "shard", "bound", "limit")
-        answer = asyncio.run(compact(place, *(request[name] for name in names)))
-    print(json.dumps(answer), flush=True)
+    place = Place(request.pop("blob"), request.pop("consensus"))
+    print(json.dumps(asyncio.run(compact(place, **request))), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    main(json.loads(sys.argv[1]))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from client.support import Place, client_of, file_place
 from forked import child_environment
-from machine.compaction.limited import ALLOWANCE, WRITING, Input, keys_of, vals_of
+from machine.compaction.limited import ALLOWANCE, WRITING, Input, fill, keys_of, vals_of
 from simulation.budget import FULL
 from sure import sure
 
@@ -24,10 +24,11 @@ LONG = Input(runs=6, rows=10_750 * TIMES, values=20_000 * TIMES)
 WARM = Input(runs=6, rows=6_000, values=9_000)
 
 
-async def job(what: str, place: Place, **request: Any) -> Any:
+async def compacted(place: Place, **request: Any) -> Any:
+    """How it ended, in a process that has its limit."""
     stores = {"blob": place.blob, "consensus": place.consensus}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "machine.compaction.limited", what, json.dumps({**stores, **request}),
+        sys.executable, "-m", "machine.compaction.limited", json.dumps({**stores, **request}),
         stdout=asyncio.subprocess.PIPE, env=child_environment(**ALLOCATOR),
     )  # fmt: skip
     try:
@@ -43,14 +44,13 @@ async def job(what: str, place: Place, **request: Any) -> Any:
 async def test_input_many_times_the_bound_is_compacted_within_the_bound(tmp_path: Path):
     assert LONG.bytes >= TIMES * MEMORY_BYTES_MIN
     place = file_place(tmp_path)
-    warm = await job("fill", place, input=WARM.fields)
-    shard = await job("fill", place, input=LONG.fields)
+    warm, shard = [await fill(place, each) for each in (WARM, LONG)]
     told = {"warm": warm, "shard": shard, "limit": MEMORY_BYTES_MIN + ALLOWANCE}
     # The limit bites: a merge that may take more does, dies of it, and leaves the shard as it was.
-    refused = await job("compact", place, **told, bound=16 * MEMORY_BYTES_MIN)
+    refused = await compacted(place, **told, bound=16 * MEMORY_BYTES_MIN)
     assert refused.get("failed") in ("MemoryError", "ArrowMemoryError"), refused
     numbers, diffs = LONG.model()
-    done = await job("compact", place, **told, bound=MEMORY_BYTES_MIN)
+    done = await compacted(place, **told, bound=MEMORY_BYTES_MIN)
     assert done.get("rows") == len(numbers), done
     async with client_of(place, settings=WRITING) as client:
         spine = (await client.inspect(ShardId.parse(shard)))["spine"]

@@ -4,14 +4,13 @@ import asyncio
 import dataclasses
 import itertools
 import random
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from client.support import SCHEMA, Ledger, client_of, collect, file_place, memory_place, rows_of, some_rows, table
+from forked import Fork
 from machine.compaction.stepping import SETTINGS
 from machine.places import at
 from machine.support import new_shard
@@ -38,30 +37,23 @@ class Killed:
     """A process that compacts, and is killed the ``nth`` time that it says ``word``."""
 
     def __init__(self, place: Any, shard: ShardId) -> None:
-        run = [sys.executable, "-m", "machine.compaction.stepping", place.blob, place.consensus, str(shard)]
-        tests = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tests,
-        )  # fmt: skip
+        words = ("machine.compaction.stepping", place.blob, place.consensus, shard)
+        self._process = Fork(*words, heard=("input", "output"))
         self.said: list[str] = []
 
     def until(self, word: str, nth: int) -> None:
         """Returns once it is dead, or has ended by itself."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        for line in stdout:
-            self.said.append(line.strip())
+        assert self._process.output is not None
+        for line in self._process.output:
+            self.said.append(line.decode().strip())
             if self.said.count(word) == nth:
                 self._process.kill()
                 break
-            stdin.write("go on\n")
-            stdin.flush()
+            self._process.tell("go on")
         self.close()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=60)
+        self._process.close()
 
 
 async def grown(client: Any, shard: ShardId, ledger: Ledger, batches: int = BATCHES) -> Any:

@@ -20,6 +20,7 @@ from persist.runtime import system
 from persist.settings import Settings
 from persist.storage.metered import Meter, MeteredBlob, MeteredConsensus
 from persist.storage.open import open_blob, open_consensus
+from persist.storage.ports import Entry
 
 BLOBS = dataclasses.replace(SMALL, inline_part_bytes_max=0, compaction=False, reclaim_after_ms=3_600_000)
 """Parts lie in Blob, tests compact, and nothing is given back because time passes."""
@@ -153,6 +154,39 @@ async def test_shards_that_readers_hold_are_forgotten_and_opened_again_for_their
         for shard, reader in held:
             await reader.expire()
             await given_back(client, shard)
+
+
+class Silent(MeteredConsensus):
+    """A store that never answers what some shards are asked for, and shows others' damaged."""
+
+    silent: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
+
+    async def head(self, key: str, *, timeout: float) -> Entry | None:
+        if key in self.silent:
+            await asyncio.Event().wait()
+        found = await super().head(key, timeout=timeout)
+        return found and (dataclasses.replace(found, data=found.data[::-1]) if key in self.damaged else found)
+
+
+async def test_shards_that_do_not_answer_and_damaged_ones_keep_no_other_from_being_looked_at(unseen, monkeypatch):
+    monkeypatch.setattr("persist.machine.local_shards.SLOW_LOOK_SECONDS", 0.05)
+    place, shard = memory_place(), ShardId.new()
+    async with client_of(place, settings=BLOBS) as client:
+        await filled(client, shard)
+        await compacted(client, shard)
+        consensus = Silent(open_consensus(place.consensus, settings=SOON, runtime=system()), Meter(), system())
+        shards = machine(open_blob(place.blob, settings=SOON, runtime=system()), consensus, SOON)
+        silent, damaged = [new_shard() for _ in range(5)], new_shard()
+        await client._location.shards.open(damaged, timeout=30)
+        consensus.silent, consensus.damaged = frozenset(silent), frozenset([damaged])
+        for each in (*silent, shard):
+            shards._looks.add(each, 0.0)
+        await given_back(client, shard)
+        await shards._look_in_turn(damaged, 40.0)
+        assert damaged in shards._looks
+        await shards.close()
+    assert "CorruptData" in unseen.pop()
 
 
 def metered(name: str, settings: Settings) -> tuple[LocalShards, Meter]:

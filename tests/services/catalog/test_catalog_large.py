@@ -26,6 +26,8 @@ from services.proxy import proxy_to
 from sure import put as replaced
 
 from persist.client.catalog.remote import RemoteCatalog, RemoteOpened
+from persist.client.shard.write.handle import WriteHandle
+from persist.client.shard.write.kept import KeptBatch
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.kinds import COMMIT, DATABASE, SETTING
 from persist.core.catalog.objects import Database, DatabaseKey, Setting, SettingKey
@@ -86,6 +88,70 @@ async def test_transaction_beyond_a_message_happens_at_one_time():
         # The same again is known, and was nothing; what it takes is given back.
         assert await mine.commit(transaction) == upper
         assert (len(serving.stages), reader.count(COMMIT)) == (0, 1)
+
+
+async def test_rows_of_a_large_one_are_encoded_and_uploaded_before_its_turn(monkeypatch):
+    """Their time is not known by then: the batch that is appended says it. Small ones are committed meanwhile."""
+    kept, appended = asyncio.Event(), list[str]()
+    go = asyncio.Event()
+    keep, append = WriteHandle.keep, WriteHandle.compare_and_append_kept
+
+    async def held(self: WriteHandle, *args: Any, **options: Any) -> KeptBatch:
+        found = await keep(self, *args, **options)
+        kept.set()
+        await go.wait()
+        return found
+
+    async def counted(self: WriteHandle, *args: Any, **options: Any) -> Any:
+        appended.append("kept")
+        return await append(self, *args, **options)
+
+    monkeypatch.setattr(WriteHandle, "keep", held)
+    monkeypatch.setattr(WriteHandle, "compare_and_append_kept", counted)
+    async with one_server() as (_serving, catalog, mine):
+        reader, other = await catalog.open_read_only(), await catalog.join()
+        large = asyncio.create_task(mine.commit(many(mine, token=new_token())))
+        await kept.wait()
+        await put(other, "small", "1")
+        await put(other, "small", "2")
+        go.set()
+        upper = await large
+        assert appended == ["kept"]
+        assert [ts for ts, changes in await reader.sync() if len(changes) > ROWS] == [upper - 1]
+        assert (shown(reader), shown(mine), found(reader, "small")) == ({"1": ROWS}, {"1": ROWS}, "2")
+        # Each is overwritten, and the rows are read back as they are durable.
+        assert await mine.commit(many(mine, "2")) == mine.upper
+        durable = [each for each in (await reader.dump(kinds=["setting"])).updates if b"many" in each.row.key]
+        assert (len(durable), {each.diff for each in durable}) == (ROWS, {1})
+
+
+async def test_rows_of_a_large_one_that_is_refused_leave_nothing_behind(monkeypatch):
+    staged = list[KeptBatch]()
+    keep = WriteHandle.keep
+
+    async def noted(self: WriteHandle, *args: Any, **options: Any) -> KeptBatch:
+        staged.append(await keep(self, *args, **options))
+        await put(first, "many 7", "0")
+        return staged[-1]
+
+    monkeypatch.setattr(WriteHandle, "keep", noted)
+    async with one_server() as (_serving, catalog, mine):
+        first = await catalog.join()
+        with pytest.raises(OutOfSync, match="many 7"):
+            await mine.commit(many(mine))
+        [kept] = staged
+        target = kept._builder._target
+        keys = [part.key for run in kept.runs for part in run.parts]
+        assert keys
+        assert None not in keys
+        assert [key for key in keys if await target.blob.get(str(key), timeout=10) is not None] == []
+
+
+async def test_rows_that_were_kept_for_too_long_are_encoded_anew(monkeypatch):
+    monkeypatch.setattr(KeptBatch, "is_fresh", False)
+    async with one_server() as (_serving, _catalog, mine):
+        await mine.commit(many(mine))
+        assert shown(mine) == {"1": ROWS}
 
 
 async def test_small_ones_are_committed_while_a_large_one_is_sent_by_the_same_session_too():

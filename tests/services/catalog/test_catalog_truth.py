@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from client.support import Place, memory_place
+from forked import run_fork
 from services.catalog.cataloging import ENVIRONMENT, catalog_server, found, new_token, put, remote_catalog, stub_of
 from services.catalog.test_catalog_rpcs import ask, changes, commit, setting
 
@@ -165,4 +165,4 @@ async def test_a_server_that_is_asked_leads_again_after_its_generation_was_set_b
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "persist_cli", *words], capture_output=True, text=True, timeout=120)
+    return run_fork("persist_cli", *words)

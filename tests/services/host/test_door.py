@@ -17,11 +17,16 @@ from google.protobuf.struct_pb2 import Struct
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.host.hostile import FILES, METHODS, empty_calls, empty_parts, field, meaning, send, varint
-from services.process import shard_process
+from services.process import remote_to, shard_process
 from services.shard.memory_shards import MemoryShards
 from services.support import append, new_shard, serving
 from sure import heard
 
+from persist.core.frontier import MINIMUM, Antichain, Description
+from persist.core.ids import WriterId
+from persist.core.shard.batch import HollowBatch
+from persist.core.shard.commands import Appended, ApplyMerge
+from persist.core.shard.ranges import RangePiece, RangeStep
 from persist.errors import InvalidArgument, Overloaded, RequestTooLarge
 from persist.runtime import system
 from persist.settings import Settings
@@ -33,7 +38,7 @@ from persist_host import Telemetry
 from persist_host.guard import bounds
 from persist_host.guard.admission import Admission
 from persist_host.guard.door import Door
-from persist_host.guard.scan import MESSAGE_COST, Scan
+from persist_host.guard.scan import MESSAGE_COST, FrameScan, Scan
 
 SHARD = "/persist.v1.PersistShard/"
 SESSION, APPEND = SHARD + "Session", SHARD + "CompareAndAppend"
@@ -108,6 +113,39 @@ async def test_frame_has_at_most_256_calls(count, answered):
         else:
             assert isinstance(meaning(error), RequestTooLarge)
             assert shards.folds == []
+
+
+async def test_call_that_holds_too_much_is_refused_alone_and_at_once(tmp_path):
+    """The calls beside it on the stream are answered, and its own caller gets the reason, not a broken stream."""
+    async with shard_process(tmp_path) as process, remote_to(process) as shards:
+        shard = new_shard()
+        info = await shards.open(shard, timeout=10)
+        piece = RangePiece(run=0, at=0, count=1, fingerprint=bytes(16))
+        step = RangeStep(below=None, pieces=(piece,) * 10_001)
+        desc = Description(lower=MINIMUM, upper=Antichain.of(1), since=MINIMUM)
+        owner = WriterId.born(system().now_ms(), bytes(16))
+        merge = ApplyMerge(
+            owner=owner, inputs=(), output=HollowBatch(desc=desc), incarnation=info.incarnation, step=step
+        )
+        beside = asyncio.ensure_future(shards.apply(shard, append(0, 1, size=0), timeout=60))
+        with pytest.raises(RequestTooLarge, match=r"more than 10000 elements in RangeStep\.pieces"):
+            await shards.apply(shard, merge, timeout=60)
+        assert isinstance(await beside, Appended)
+
+
+@pytest.mark.parametrize("beside", [0, 3])
+def test_frame_scan_takes_out_the_one_call_that_is_refused(beside):
+    good, bad = field(3, field(4, b"")), field(3, field(4, field(2, field(1, b"") * 10_001)))
+    call = b"\x08\x07" + bad
+    frame = field(1, good) * beside + field(1, call) + field(1, good) * beside
+    scan = FrameScan(METHODS[SESSION].input_type, Settings())
+    found = scan.frame(frame)
+    assert found.data == field(1, good) * 2 * beside
+    assert found.memory == scan(found.data)
+    assert found.refused is not None
+    assert (found.refused[0], type(found.refused[1])) == (7, RequestTooLarge)
+    with pytest.raises(RequestTooLarge):
+        scan.frame(frame + field(1, call))
 
 
 async def test_session_whose_client_reads_nothing_is_not_read_either_and_its_end_is_no_failure(caplog):

@@ -27,8 +27,8 @@ from persist.testing import servers
 from persist_ingest import Location, Records, add_export, create, drop_export, resnapshot, status
 from persist_ingest.location import client
 
-SECONDS = float(os.environ.get("PERSIST_MIGRATION_SECONDS", pick(25, 3_600)))
-POINTS = int(os.environ.get("PERSIST_MIGRATION_POINTS", pick(4, 100)))
+SECONDS = float(os.environ.get("PERSIST_MIGRATION_SECONDS", pick(16, 3_600)))
+POINTS = int(os.environ.get("PERSIST_MIGRATION_POINTS", pick(3, 100)))
 SEED = int(os.environ.get("PERSIST_MIGRATION_SEED", pick(7, random.randrange(10**6))))
 SESSIONS = 3
 KILL_SECONDS = pick(3.0, 8.0)
@@ -178,7 +178,7 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
         print("refused", sum((each.refused for each in sessions), Counter()).most_common(40))
     assert not failures, failures
     assert seen.equal > 3 * sum(seen.stalled.values()), seen
-    assert seen.kills > POINTS // 4
+    assert seen.kills > POINTS // 4, seen
 
 
 def _guarded(failures: list[BaseException], action: Any, *given: Any) -> None:

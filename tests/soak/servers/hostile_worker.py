@@ -25,6 +25,7 @@ from machine.places import SCHEMA
 from machine.test_intake import WRONG, append, good
 from services.host.hostile import METHODS, empty_calls, empty_parts, meaning, send
 from services.host.hostile import field as field_of
+from simulation.budget import FULL
 
 import persist
 from persist import aio
@@ -41,7 +42,7 @@ SESSION, APPEND = SHARD + "Session", SHARD + "CompareAndAppend"
 SECRET = "Can4rySecret"
 VOLLEY = 30
 PARTS = 1_800_000
-IDLE_SESSIONS = 5_000
+IDLE_SESSIONS = 5_000 if FULL else 2_000
 CONNECTIONS = 20
 PAUSE_SECONDS = 0.01
 CALL_SECONDS = 60.0

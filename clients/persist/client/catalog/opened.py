@@ -7,13 +7,13 @@ other. Source: catalog-semantics.md sections 1.2.1, 1.2.3 and 1.2.6 to 1.2.10.
 import asyncio
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from persist.client.catalog.build_objects import difference
 from persist.client.catalog.commits import Commits
-from persist.client.catalog.log.append import SnapshotMemory, append_all
-from persist.client.catalog.port import Dump, Grouping, RowLog
+from persist.client.catalog.log.append import SnapshotMemory, append_all, staging
+from persist.client.catalog.port import Dump, Grouping, RowLog, StagedRows, Staging
 from persist.client.catalog.preparing import decoded, prepare
 from persist.client.catalog.raw import RawCatalog, live_keys, versions
 from persist.client.shard.handles import Closes
@@ -81,6 +81,8 @@ class OpenedCatalog(Closes):
         self._commits = Commits(snapshot, codec)
         self._ended: PersistError | None = None
         self._untold: Told = []
+        self._staged: dict[int, tuple[Prepared, StagedRows]] = {}
+        """What lies where it is durable of transactions that wait for their turn, by what they come down to."""
 
     @property
     def mode(self) -> Mode:
@@ -174,10 +176,30 @@ class OpenedCatalog(Closes):
 
     async def commit(self, transaction: CatalogTransaction, *, ts: int = 0) -> int:
         """See ReadWriteCatalog. A large one is made ready while others are committed."""
-        if transaction.is_large:
-            await self._prepare(transaction)
-        async with self._turn:
+        if not transaction.is_large or not await self._prepare(transaction):
+            async with self._turn:
+                return await self._commit(transaction, ts)
+        async with self.staged(transaction), self._turn:
             return await self._commit(transaction, ts)
+
+    @contextlib.asynccontextmanager
+    async def staged(self, transaction: CatalogTransaction) -> AsyncIterator[None]:
+        """Have the rows of a large transaction, which is prepared, lie where they are durable before it takes its turn.
+
+        To the end of the block. As an append of them names them then, the turn does not take longer for many. Nothing
+        for a log that cannot, and where it is staged already. Raises RequestTooLarge, LocationError.
+        """
+        made = transaction.prepared
+        if made is None or not isinstance(self._log, Staging) or id(made) in self._staged:
+            yield
+            return
+        rows = await staging(self._log, made.rows)
+        self._staged[id(made)] = made, rows
+        try:
+            yield
+        finally:
+            del self._staged[id(made)]
+            await rows.release()
 
     async def commit_all(self, wanted: Sequence[tuple[CatalogTransaction, int]]) -> list[int | PersistError | None]:
         """What comes of transactions that do not depend on one another, each to be committed at a time or after it.
@@ -365,8 +387,9 @@ class OpenedCatalog(Closes):
     ) -> bool:
         self._check()
         memory = SnapshotMemory(self._snapshot, self._codec, prepared)
+        staged = self._staged.get(id(prepared))
         with self._ends_if(HistoryRewound):
-            found = await append_all(self._log, memory, times, expected_upper=self._upper)
+            found = await append_all(self._log, memory, times, expected_upper=self._upper, staged=staged and staged[1])
         if found is not None:
             return False
         self._commits.saw(self._snapshot.take(memory.net))

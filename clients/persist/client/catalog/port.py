@@ -125,6 +125,34 @@ class Grouping(Protocol):
         ...
 
 
+class StagedRows(Protocol):
+    """Changes that lie where they are durable, and that nothing names until they are appended."""
+
+    @property
+    def rows(self) -> Sequence[tuple[Row, int]]:
+        """Them."""
+        ...
+
+    async def release(self) -> None:
+        """End it, once: they stay only where an append took them, or may have."""
+        ...
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """A RowLog that takes the changes of a large append before it is known when they happen, as that takes long."""
+
+    async def stage(self, rows: Sequence[tuple[Row, int]]) -> StagedRows:
+        """Have them ready for appends that follow each other until one is done. Raises as ``append``."""
+        ...
+
+    async def append_staged(
+        self, staged: StagedRows, rest: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
+    ) -> int | None:
+        """As ``append`` of what is staged, and of the rest."""
+        ...
+
+
 class Dump(NamedTuple):
     """All updates of a catalog, consolidated as of ``upper - 1`` or with all times that can be distinguished."""
 

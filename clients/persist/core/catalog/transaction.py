@@ -332,6 +332,11 @@ class CatalogTransaction:
         """Whether it is worth while to prepare it."""
         return sum(map(len, self._pending.values())) >= LARGE
 
+    @property
+    def prepared(self) -> Prepared | None:
+        """What it comes down to, if that was made (``preparing``) and nothing was changed since."""
+        return self._prepared
+
     def body(self, codec: RowCodec) -> bytes:
         """The fingerprint of what it wants, see ``bodies``. Raises InvalidArgument for what cannot be stored."""
         if self._prepared is not None:

@@ -19,6 +19,9 @@ ORDER_VERSION = 1
 DIFF_STATS = "diff"
 """The name under which statistics bound diffs. No key or val column can have it."""
 
+BOUND_BYTES_MIN = 64
+"""No bound of a part's keys is cut to fewer bytes."""
+
 ZERO_DIFF = b"\2\x80" + bytes(7)
 """The canonical bytes of a diff of 0."""
 
@@ -105,6 +108,21 @@ class Part:
     def last_ts(self) -> int:
         """The largest time a reader sees."""
         return max(self.max_ts, self.ts_rewrite or 0)
+
+
+def overlap(before: Part, after: Part) -> bool:
+    """Whether the bounds of two parts prove that the last key of ``before`` lies beyond the first of ``after``.
+
+    Bounds are cut outwards, so those of neighbours in a run may overlap where their keys do not. A lower bound is how
+    the first key begins. An upper bound is the last key, or how that begins with its last byte raised by one, and then
+    what was cut off began with nothing but ``ff``: at the least, the last key is that.
+    """
+    upper = before.key_upper
+    if upper is None:
+        return False
+    if upper and upper[-1]:
+        upper = (upper[:-1] + bytes([upper[-1] - 1])).ljust(BOUND_BYTES_MIN, b"\xff")
+    return upper[:BOUND_BYTES_MIN] > after.key_lower[:BOUND_BYTES_MIN]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

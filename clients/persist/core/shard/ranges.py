@@ -16,9 +16,17 @@ from operator import attrgetter
 from typing import Final
 
 from persist.core.frontier import TIME_MAX, Antichain, Description
-from persist.core.shard.batch import HollowBatch, Part, Run, described_bytes, parts_fingerprint
+from persist.core.shard.batch import (
+    BOUND_BYTES_MIN,
+    HollowBatch,
+    Part,
+    Run,
+    described_bytes,
+    overlap,
+    parts_fingerprint,
+)
 
-KEY_BYTES: Final = 64
+KEY_BYTES: Final = BOUND_BYTES_MIN
 """A step ends at a key of at most so many bytes: no bound of a part is cut to fewer, so none blurs it."""
 RUNS_MIN: Final = 8
 """So many runs that are too large for one claim are worth merging, whatever they hold."""
@@ -381,11 +389,11 @@ def _stays(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> bool:
 
 
 def _in_order(batch: HollowBatch, step: RangeStep, output: HollowBatch) -> bool:
-    """Whether what comes in place of each piece begins at or after the part before it, and before the one after it."""
+    """Whether what comes in place of each piece lies between the parts beside it, as far as bounds of keys show."""
     for each, come in zip(step.pieces, output.runs, strict=True):
         there, end = batch.runs[each.run].parts, each.at + each.count
         row = (*there[max(0, each.at - 1) : each.at], *come.parts, *there[end : end + 1])
-        if any(before.key_lower > after.key_lower for before, after in pairwise(row)):
+        if any(before.key_lower > after.key_lower or overlap(before, after) for before, after in pairwise(row)):
             return False
     return True
 

@@ -2,7 +2,8 @@
 
 A page says how long its values are only once it is decoded: a value that stands once in a dictionary may be meant by
 each row. So texts with a dictionary are read as numbers into it, which takes little whatever is in it, and become texts
-when it is known how many bytes that makes; other texts are decoded few rows at a time.
+when it is known how many bytes that makes. Texts that lie in their pages as they are make no more than these; others
+are decoded few rows at a time.
 Source: reliability.md finding 9.
 """
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from persist.arrow import ArrowArray, ArrowChunks, ArrowField, Piece
 from persist.core.data.types import T
+from persist.wire.columnar.pages import plain_bytes
 
 DICTIONARY_BYTES_MAX: Final = 1 << 20
 """Of a column chunk beyond it some pages may have no dictionary, and numbers would have to be made of their texts."""
@@ -96,20 +98,25 @@ class RowGroup:
     def _columns(self, names: list[str], rows: ArrowArray | None) -> pa.Table:
         """Columns in their own types: these ``rows`` of them."""
         coded = self._coded(names)
-        apart = [name for name in names if name in self.varying and name not in coded]
+        texts = [name for name in names if name in self.varying and name not in coded]
+        plain = self._plain(texts)
+        # Said before they are decoded, and not again.
+        self.counted(sum(plain.values()))
+        apart = [name for name in texts if name not in plain]
         found: dict[str, tuple[ArrowField, ArrowChunks]] = {}
         if len(apart) < len(names):
             reader = pq.ParquetFile(self.file, metadata=self.metadata, read_dictionary=coded)
             whole = [name for name in names if name not in apart]
             table = reader.read_row_group(self.index, columns=whole, use_threads=False)
-            found |= {name: self._whole(table.field(name), table.column(name), rows) for name in whole}
+            for name in whole:
+                found[name] = self._whole(table.field(name), table.column(name), rows, counted=name in plain)
         if apart:
             found |= self._stepwise(apart, rows)
         arrays, fields = [found[name][1] for name in names], [found[name][0] for name in names]
         return self.typed(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
 
-    def _coded(self, names: Sequence[str]) -> list[str]:
-        """The columns that are read as numbers into their dictionaries. They are flat: each is a column of the file."""
+    def _flat(self) -> dict[str, pq.ColumnChunkMetaData]:
+        """Texts that are columns of the file each."""
         plain = {field.name for field in self.fields if T.is_string(field.type) or T.is_binary(field.type)}
         group = self.metadata.row_group(self.index)
         found = {}
@@ -117,6 +124,29 @@ class RowGroup:
             column = group.column(place)
             if column.path_in_schema in plain and "." not in column.path_in_schema:
                 found[column.path_in_schema] = column
+        return found
+
+    def _plain(self, names: Sequence[str]) -> dict[str, int]:
+        """Those columns whose pages hold their values as they are, and the bytes that they make."""
+        found = {}
+        flat = self._flat() if names else {}
+        for name in names:
+            column = flat.get(name)
+            if column is None or column.has_dictionary_page:
+                continue
+            start = column.data_page_offset
+            size = plain_bytes(self._bytes, start, start + column.total_compressed_size, column.num_values)
+            if size is not None:
+                found[name] = size
+        return found
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        self.file.seek(start)
+        return self.file.read(end - start)
+
+    def _coded(self, names: Sequence[str]) -> list[str]:
+        """The columns that are read as numbers into their dictionaries."""
+        found = self._flat()
         return [
             name
             for name in names
@@ -125,9 +155,12 @@ class RowGroup:
             and found[name].total_uncompressed_size < DICTIONARY_BYTES_MAX
         ]
 
-    def _whole(self, field: ArrowField, column: ArrowChunks, rows: ArrowArray | None) -> tuple[ArrowField, ArrowChunks]:
+    def _whole(
+        self, field: ArrowField, column: ArrowChunks, rows: ArrowArray | None, *, counted: bool
+    ) -> tuple[ArrowField, ArrowChunks]:
         if not T.is_dictionary(column.type):
-            self.counted(column.nbytes)
+            if not counted:
+                self.counted(column.nbytes)
             return field, column if rows is None else column.take(rows)
         kind = column.type.value_type
         alone = column.num_chunks == 1

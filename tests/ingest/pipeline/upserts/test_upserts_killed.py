@@ -1,12 +1,11 @@
 """Upserts by a process that is killed anywhere: what its files say is what the shard holds, or it is not believed."""
 
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
+from forked import Fork
 
 import persist
 from persist_ingest import Location
@@ -74,22 +73,21 @@ def test_a_process_that_is_killed_anywhere_goes_on_with_its_files(tmp_path: Path
     client(here).open_writer(shard, schema=SCHEMA)
     release(here)
     rng, loads, heard = random.Random(1), 0, ""
-    arguments = [sys.executable, "-c", _CHILD, str(tmp_path / "data"), shard, str(tmp_path / "state")]
+    arguments = (_CHILD, tmp_path / "data", shard, tmp_path / "state")
     kills, unconfirmed = 6, [17, 29, 31]
     while heard != "done\n":
         lines = rng.randrange(5, 60) if kills else sys.maxsize
         kills -= 1
         unconfirmed = [each for each in unconfirmed if each >= upper(here, shard)] or [-1]
-        with subprocess.Popen(
-            [*arguments, str(unconfirmed[0])], stdout=subprocess.PIPE, text=True, env=environment()
-        ) as child:
-            assert child.stdout is not None
-            for heard in child.stdout:
-                loads += heard == "loaded\n"
-                lines -= 1
-                if lines <= 0:
-                    child.kill()
-                    break
+        child = Fork("forked_program", *arguments, unconfirmed[0], heard=("output",))
+        assert child.output is not None
+        for line in child.output:
+            heard = line.decode()
+            loads += heard == "loaded\n"
+            lines -= 1
+            if lines <= 0:
+                break
+        child.close()
     held: dict[str, int | None] = {}
     for number in range(STEPS):
         for key, value, there in zip(*batch(number), strict=True):
@@ -109,7 +107,3 @@ def upper(here: Location, shard: str) -> int:
     found = client(here).recent_upper(shard).time or 0
     release(here)
     return found
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -7,8 +8,8 @@ import pytest
 
 from persist.core.data.encoding import edge_keys, encode_key
 from persist.core.data.schema import Schema
-from persist.core.data.stats import STATS_BYTES, StatsBuilder, truncate_down, truncate_up
-from persist.core.shard.batch import DIFF_STATS, Part
+from persist.core.data.stats import BOUND_BYTES, STATS_BYTES, StatsBuilder, truncate_down, truncate_up
+from persist.core.shard.batch import DIFF_STATS, Part, overlap
 
 PART = Part(
     key="k", inline=None, encoded_bytes=1, decoded_bytes=1, rows=1, checksum=0, key_lower=b"", key_upper=None, min_ts=0,
@@ -29,6 +30,20 @@ def test_truncation_goes_outwards(key, lower, upper):
     assert truncate_down(key, 3) == lower <= key
     assert truncate_up(key, 3) == upper
     assert upper is None or upper >= key
+
+
+def test_bounds_prove_an_overlap_of_keys_only_where_there_is_one():
+    """Also of keys that are cut, and where the byte before the cut is the greatest."""
+    tails = [b"".join(each) for size in range(4) for each in product((b"\0", b"\1", b"\xfe", b"\xff"), repeat=size)]
+    keys = [b"k" * before + tail for before in (0, 61, 62, 63, 64) for tail in tails]
+    proven = possible = 0
+    for last, first in product(keys, keys):
+        before = dataclasses.replace(PART, key_upper=truncate_up(last, BOUND_BYTES))
+        after = dataclasses.replace(PART, key_lower=truncate_down(first, BOUND_BYTES))
+        assert not overlap(before, after) or last > first
+        proven += overlap(before, after)
+        possible += last > first
+    assert proven > possible * 0.9
 
 
 def stats_of(given, *chunks):

@@ -424,6 +424,16 @@ def test_a_step_whose_parts_are_out_of_order_in_their_run_is_refused(run: int, a
     shard.check()
 
 
+def test_parts_of_two_runs_cannot_be_exchanged_where_their_lower_bounds_alone_are_in_order() -> None:
+    """What is left of a run begins before the rest of it and ends beyond: reads would find rows that are not sorted."""
+    shard, merge = stepping()
+    *_, rest = next(iter(shard.state.trace.batches)).runs[1].parts
+    with pytest.raises(InvalidArgument, match="not in key order"):
+        shard.commit(with_part(merge, 1, 0, key_upper=rest.key_lower + b"b"))
+    assert shard.commit(merge) == [c.MergeApplied()]
+    shard.check()
+
+
 def test_what_a_step_leaves_of_a_later_run_comes_before_the_rest_of_it() -> None:
     shard, merge = stepping()
     with pytest.raises(InvalidArgument, match="not in key order with those beside them"):

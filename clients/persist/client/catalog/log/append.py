@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from persist.client.catalog.port import Grouping, RowLog
-from persist.core.catalog.prepared import Prepared
+from persist.client.catalog.port import Grouping, RowLog, StagedRows, Staging
+from persist.core.catalog.prepared import STEP, Prepared
 from persist.core.catalog.rows import Row, RowCodec
 from persist.core.catalog.snapshot import Net, Snapshot
 from persist.errors import CorruptData, InvalidArgument, RequestTooLarge
+from persist.runtime import system
 
 ROW_BYTES_MAX: Final = 2 << 20
 """Bytes of a key and its value: any message holds two of them, as the answer of an edit does."""
@@ -60,10 +61,16 @@ async def append(
     return await append_all(log, memory, [(ts, changes)], expected_upper=expected_upper)
 
 
-async def append_all(log: RowLog, memory: Memory, times: Times, *, expected_upper: int) -> int | None:
-    """As ``append``, for several times that change different rows: where the log takes that (Grouping)."""
-    changes = [change for _, changes in times for change in changes]
-    _check_sizes(changes)
+async def append_all(
+    log: RowLog, memory: Memory, times: Times, *, expected_upper: int, staged: StagedRows | None = None
+) -> int | None:
+    """As ``append``, for several times that change different rows: where the log takes that (Grouping).
+
+    ``staged``: the first changes of the only time, which ``staging`` looked at.
+    """
+    begun = len(staged.rows) if staged is not None else 0
+    changes = times[0][1] if len(times) == 1 else [change for _, changes in times for change in changes]
+    _check_sizes(islice(changes, begun, None))
     try:
         memory.check(changes)
     except CorruptData as error:
@@ -72,13 +79,24 @@ async def append_all(log: RowLog, memory: Memory, times: Times, *, expected_uppe
             hint="nothing was changed; make a new transaction from what is there now, and report it",
             **error.details,
         ) from error
+    if staged is not None:
+        assert isinstance(log, Staging)
+        return await log.append_staged(staged, changes[begun:], times[0][0], expected_upper=expected_upper)
     if len(times) == 1:
         return await log.append(changes, times[0][0], expected_upper=expected_upper)
     assert isinstance(log, Grouping)
     return await log.append_all(times, expected_upper=expected_upper)
 
 
-def _check_sizes(changes: Sequence[tuple[Row, int]]) -> None:
+async def staging(log: Staging, rows: Sequence[tuple[Row, int]]) -> StagedRows:
+    """The rows, staged. Others get their turn meanwhile. Raises RequestTooLarge, and as ``stage``."""
+    for begin in range(0, len(rows), STEP):
+        _check_sizes(islice(rows, begin, begin + STEP))
+        await system().sleep(0)
+    return await log.stage(rows)
+
+
+def _check_sizes(changes: Iterable[tuple[Row, int]]) -> None:
     for row, diff in changes:
         if diff > 0 and len(row.key) + len(row.value) > ROW_BYTES_MAX:
             raise RequestTooLarge(

@@ -3,14 +3,16 @@
 Source: design document 2, the persist section; catalog-semantics.md sections 1.1, 1.2.2, 1.2.7 and 2.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
 from persist.client.catalog.gc_pause import no_collection
-from persist.client.catalog.port import CatalogUpdates
+from persist.client.catalog.port import CatalogUpdates, StagedRows
 from persist.client.catalog.same_history import rewound
 from persist.client.shard.same_history import H
 from persist.client.timeline.register import Register
@@ -26,6 +28,7 @@ from persist.errors import (
     NotYetAvailable,
     PersistError,
 )
+from persist.retry.tasks import Tasks
 from persist.wire.catalog.rows import CATALOG_SCHEMA, from_table, to_table
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from persist.client.shard.read.handle import ReadHandle
     from persist.client.shard.read.since import SinceHandle
     from persist.client.shard.write.handle import WriteHandle
+    from persist.client.shard.write.kept import KeptBatch
 
 T = TypeVar("T")
 
@@ -69,6 +73,8 @@ class ShardLog:
         self._since: SinceHandle | None = None
         self._released = self._forgot = float("-inf")
         self._let_go = 0
+        self._tasks = Tasks()
+        self._forgetting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"shard {self._writer.shard}"
@@ -136,6 +142,25 @@ class ShardLog:
         upper = self._upper.heard(outcome.upper)
         return None if isinstance(outcome, Appended) else upper
 
+    async def stage(self, rows: Sequence[tuple[Row, int]]) -> "_StagedBatch":
+        """See Staging. No RPC."""
+        table = await self._computed(len(rows), _table_of, [(0, rows)])
+        return _StagedBatch(rows, self._writer, await self._writer.keep(table))
+
+    async def append_staged(
+        self, staged: StagedRows, rest: Sequence[tuple[Row, int]], ts: int, *, expected_upper: int
+    ) -> int | None:
+        """See Staging. One RPC."""
+        assert isinstance(staged, _StagedBatch)
+        writer, kept = staged.writer, staged.kept
+        if writer is self._writer and kept.is_fresh:
+            beside = await self._computed(len(rest), _table_of, [(ts, rest)]) if rest else None
+            with contextlib.suppress(LeaseExpired):
+                outcome = await writer.compare_and_append_kept(kept, expected_upper, ts, beside=beside)
+                upper = self._upper.heard(outcome.upper)
+                return None if isinstance(outcome, Appended) else upper
+        return await self.append([*staged.rows, *rest], ts, expected_upper=expected_upper)
+
     async def nudge(self) -> None:
         """See Nudging. One RPC."""
         self._upper.heard((await self._writer.append_at_upper([])).upper)
@@ -154,17 +179,25 @@ class ShardLog:
                 raise
 
     async def forget(self, to: int) -> None:
-        """See RowLog. Once a second at most; what waits then goes when the log is closed."""
+        """See RowLog. Once a second at most, beside its caller, whose turn it is; the rest goes with the log's end."""
         self._let_go = max(self._let_go, to)
         now = self._client.location.runtime.monotonic()
-        if now - self._forgot < FORGET_SECONDS:
+        if now - self._forgot < FORGET_SECONDS or (self._forgetting is not None and not self._forgetting.done()):
             return
         self._forgot = now
-        await self._forget()
-        await self._release(self._let_go)
+        self._forgetting = self._tasks.start(self._forget_and_release())
+
+    async def _forget_and_release(self) -> None:
+        # The next one does what this one could not.
+        with contextlib.suppress(PersistError):
+            await self._forget()
+            await self._release(self._let_go)
 
     async def close(self) -> None:
         """See RowLog."""
+        if self._forgetting is not None:
+            await asyncio.wait({self._forgetting})
+        await self._tasks.close()
         reader, self._reader = self._reader, None
         with contextlib.suppress(PersistError):
             await self._forget()
@@ -235,6 +268,19 @@ class ShardLog:
         if handle.incarnation != self._writer.incarnation:
             raise rewound(self.shard)
         return handle
+
+
+@dataclass(frozen=True)
+class _StagedBatch:
+    """See StagedRows."""
+
+    rows: Sequence[tuple[Row, int]]
+    writer: "WriteHandle"
+    kept: "KeptBatch"
+
+    async def release(self) -> None:
+        """See StagedRows."""
+        await self.kept.release()
 
 
 def _table_of(times: Sequence[tuple[int, Sequence[tuple[Row, int]]]]) -> pa.Table:

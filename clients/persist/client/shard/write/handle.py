@@ -16,7 +16,7 @@ from persist.client.shard.write.batch import BatchBuilder, Bounds, PartsTarget
 from persist.client.shard.write.bodies import Fingerprint, body_of
 from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
-from persist.client.shard.write.kept import KeptBatch
+from persist.client.shard.write.kept import Beside, KeptBatch
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
 from persist.client.shard.write.writer_ids import WriterIds
 from persist.core.data.schema import Schema
@@ -197,6 +197,30 @@ class WriteHandle(Stays):
         runs = tuple(moved(run, at_time) for run in kept.runs)
         deadline = self._location.attempts.deadline(timeout)
         return await self._once(call, kept.writer_id, runs, bounds, None, transaction, deadline, kept.named())
+
+    async def compare_and_append_kept(
+        self,
+        kept: KeptBatch,
+        expected_upper: int,
+        at_time: int,
+        *,
+        beside: UpdatesLike | None = None,
+        timeout: float | None = None,
+    ) -> Appended | UpperMismatch:
+        """``compare_and_append`` of a batch kept by this handle, all of it at one time.
+
+        ``beside``: a few more updates, at times up to this one, which were not known when it was kept. Raises as that
+        does.
+        """
+        with self._doubts.call() as call:
+            if beside is None:
+                return await self.compare_and_append_kept_as(call, kept, expected_upper, at_time, timeout=timeout)
+            bounds = Antichain.of(expected_upper), Antichain.of(at_time + 1)
+            _check_bounds(*bounds, expected=True)
+            deadline, builder, more = await self._build(kept.writer_id, beside, bounds, timeout)
+            runs = *[moved(run, at_time) for run in kept.runs], *more
+            parts = Beside(kept.named(), builder)
+            return await self._once(call, kept.writer_id, runs, bounds, None, None, deadline, parts)
 
     def batch_spec(self) -> BatchSpec:
         """What another process needs to write parts for this shard: picklable and small.

@@ -74,6 +74,25 @@ class KeptBatch:
             await self._builder.discard()
 
 
+class Beside:
+    """Who made the parts of an append of a kept batch and of a few updates that were not known when it was kept."""
+
+    def __init__(self, kept: KeptBatch, builder: BatchBuilder) -> None:
+        self._kept = kept
+        self._builder = builder
+
+    async def spill(
+        self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]], deadline: Deadline
+    ) -> tuple[Run, ...]:
+        """See ``BatchBuilder.spill``."""
+        return await self._builder.spill(runs, schema_of, deadline)
+
+    async def discard(self) -> None:
+        """See ``KeptBatch.discard``. The few are made again for the next append."""
+        await self._builder.discard()
+        await self._kept.discard()
+
+
 class Keeps(Protocol):
     """A writer of a shard: a ``WriteHandle``."""
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from persist.core.frontier import MINIMUM, TIME_MAX, Antichain, Description
 from persist.core.ids import WriterId, check_blob_key
-from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part, Run
+from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part, Run, overlap
 from persist.core.shard.state import State
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, Overloaded, RequestTooLarge
@@ -102,7 +102,7 @@ def check_parts(
         if not run.parts:
             raise InvalidArgument("a run has at least one part")
         for before, after in itertools.pairwise(run.parts):
-            if before.key_lower > after.key_lower:
+            if before.key_lower > after.key_lower or overlap(before, after):
                 raise InvalidArgument("the parts of a run are not in key order")
         for part in run.parts:
             if part.key is None or part.key not in reused:

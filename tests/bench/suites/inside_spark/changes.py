@@ -18,22 +18,23 @@ OVERWRITTEN, FEW = 2_000_000, 100
 TABLE, CHANGES = 5_000_000, 100_000
 OVERWRITE_SECONDS = 2.0
 MERGE_LIMIT, PEER_LIMIT = 1.5, 1.0
-ROUNDS_MAX = 6
 WARM = 1
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with fleet(plan, outcome, GOAL, (OURS,)) as (laps, folder):
         _overwrites(plan, outcome, laps, folder)
         _merges(plan, outcome, laps, folder)
     outcome.keep("changes", laps.as_json())
-    return outcome
 
 
 def _overwrites(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
     rows = plan.size(OVERWRITTEN)
     data.wide(folder / "wide", rows)
+    warm = Laps(laps.peers)
+    for _ in range(WARM):
+        warm.lap("write", "write", table="warm", source=str(folder / "wide"))
+        warm.lap("overwrite", "overwrite", table="warm", rows=FEW)
     for number in plan.rounds_of(f"{GOAL} overwrite", 60):
         laps.lap("write", "write", table=f"wide{number}", source=str(folder / "wide"))
         laps.lap("overwrite", "overwrite", table=f"wide{number}", rows=FEW)

@@ -12,8 +12,7 @@ WARM = 2
 READ_LIMIT, COUNT_LIMIT = 1.2, 1.5
 
 
-async def run(stage: Stage, plan: Plan) -> Outcome:
-    outcome = Outcome()
+async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     rows = plan.size(ROWS)
     with fleet(plan, outcome, GOAL, (OURS, "memory", "parquet")) as (laps, folder):
         data.wide(folder / "wide", rows)
@@ -31,7 +30,6 @@ async def run(stage: Stage, plan: Plan) -> Outcome:
     laps.judge(outcome, GOAL, "count", f"DataFrame.count of {rows:,} rows", {"memory": COUNT_LIMIT, "parquet": None})
     laps.judge(outcome, GOAL, "own count", f"PersistTable.count of {rows:,} rows", {"parquet": None})
     outcome.keep("tables", laps.as_json())
-    return outcome
 
 
 def _turn(laps: Laps) -> None:

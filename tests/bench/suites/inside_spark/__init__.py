@@ -1,0 +1,1 @@
+"""Goals of what runs inside Spark."""
