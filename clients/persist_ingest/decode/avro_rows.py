@@ -150,12 +150,13 @@ def bound(schema: object) -> None:
     _check(schema, (), {})
 
 
-def _decimal(number: bytes, schema: Record | None, _: object = None) -> decimal.Decimal:
+def _decimal(number: bytes, schema: Mapping[str, object] | None, _: object = None) -> decimal.Decimal:
     """As fastavro's own, but for the bound; and digits beyond the precision are not rounded, but left to be refused."""
     if len(number) > DECIMAL_BYTES_MAX:
         raise ValueError(f"a decimal has {len(number):,} bytes")
     whole = decimal.Decimal(int.from_bytes(number, signed=True))
-    return whole.scaleb(-(schema or {}).get("scale", 0), _DECIMAL)
+    scale = (schema or {}).get("scale", 0)
+    return whole.scaleb(-scale if isinstance(scale, int) else 0, _DECIMAL)
 
 
 for _kind in ("bytes", "fixed"):
