@@ -78,6 +78,12 @@ class Exchange:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._received = 0
+
+    @property
+    def _taken(self) -> int:
+        """Bytes that were made something of."""
+        return self._received - len(self._http.trailing_data[0])
 
     @property
     def goes_on(self) -> bool:
@@ -89,6 +95,7 @@ class Exchange:
 
     async def request(self, idle_seconds: float, head_seconds: float) -> h11.Request | None:
         """The head of the next request; None: no more comes. Raises Refused, ConnectionError."""
+        before = self._taken
         try:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
@@ -102,12 +109,15 @@ class Exchange:
                         return None
         except h11.RemoteProtocolError as error:
             if error.error_status_hint == 431:
-                raise Refused(HEAD_TOO_LARGE, f"the head of a request is at most {HEAD_BYTES:,} bytes") from None
+                raise _head_too_large() from None
             raise Refused(MALFORMED, str(error)) from None
         except TimeoutError:
             if self._http.trailing_data[0]:
                 raise Refused(TOO_SLOW, "the head did not come in time") from None
             return None
+        if self._taken - before > HEAD_BYTES:
+            # It came at once: only what is not whole yet is measured before.
+            raise _head_too_large()
         return event if isinstance(event, h11.Request) else None
 
     async def body(self, room: Room, most: int, times: BodyTimes, advanced: Callable[[], None]) -> bytearray:
@@ -200,11 +210,16 @@ class Exchange:
     async def _receive(self) -> bool:
         data = await self._reader.read(_READ_BYTES)
         self._http.receive_data(data)
+        self._received += len(data)
         return bool(data)
 
     async def _send(self, *events: h11.Event) -> None:
         self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
         await self._writer.drain()
+
+
+def _head_too_large() -> Refused:
+    return Refused(HEAD_TOO_LARGE, f"the head of a request is at most {HEAD_BYTES:,} bytes")
 
 
 def _end(clock: asyncio.Timeout) -> None:

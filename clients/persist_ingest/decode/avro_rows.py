@@ -5,12 +5,13 @@ packages a machine has.
 Source: sources.md section 3, decode.
 """
 
+import decimal
 import functools
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import fastavro
 import numpy as np
@@ -42,6 +43,10 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
     "time-micros": pa.time64("us"),
 }
 _HEADER_BYTES: Final = 5
+_BOUNDED: Final = "persist-decimal"
+_DECIMAL: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+DECIMAL_BYTES_MAX: Final = 256
+"""Of a decimal's number; 16 have 38 digits, and more may be before them in a fixed that is wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +106,28 @@ def avro_fields(schema: str) -> pa.Schema:
     """The columns of a record's schema. Raises InvalidArgument for what is no record or has no columns."""
     try:
         declared = json.loads(schema)
-        parsed = _parsed(schema)
+        _parsed(schema)
+    except InvalidArgument:
+        raise
     except Exception as cause:  # as above
         raise InvalidArgument("this is no Avro schema", hint="give its JSON text", cause=cause) from cause
     if not isinstance(declared, dict) or declared.get("type") != "record" or not declared.get("fields"):
         raise InvalidArgument("the Avro schema must be of a record with fields", got=schema[:80])
-    check_bounded(parsed)
     named: dict[str, pa.DataType] = {}
     return pa.schema([_field(each["name"], each["type"], named) for each in declared["fields"]])
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(schema: str) -> Json:
-    return fastavro.parse_schema(cast(Json, _texts(json.loads(schema))))
+    return parsed(json.dumps(_texts(json.loads(schema))))
+
+
+@functools.lru_cache(maxsize=64)
+def parsed(schema: str) -> Json:
+    """A schema as fastavro has it, bounded. Raises InvalidArgument, and as fastavro does."""
+    found = fastavro.parse_schema(json.loads(schema))
+    bound(found)
+    return found
 
 
 def _texts(declared: object) -> object:
@@ -126,17 +140,31 @@ def _texts(declared: object) -> object:
     return {name: _texts(each) for name, each in declared.items() if not (is_text and name == "logicalType")}
 
 
-def check_bounded(schema: object) -> None:
-    """Raise InvalidArgument unless what a message comes to is bounded by its bytes, and how deep it is by the schema.
+def bound(schema: object) -> None:
+    """Have what messages come to, and the time that this takes, be bounded by their bytes. Raises InvalidArgument.
 
-    So no type is inside itself, and items of arrays take bytes: otherwise a few bytes have as many as they say.
-    ``schema``: as fastavro has parsed it, so that names are whole.
+    So no type is inside itself, and items of arrays take bytes: otherwise a few bytes have as many as they say; and
+    decimals have no more bytes than any of 38 digits, as their time is quadratic. Whatever the schema.
+    ``schema``: as fastavro has parsed it, so that names are whole; it is changed.
     """
     _check(schema, (), {})
 
 
+def _decimal(number: bytes, schema: Mapping[str, object] | None, _: object = None) -> decimal.Decimal:
+    """As fastavro's own, but for the bound; and digits beyond the precision are not rounded, but left to be refused."""
+    if len(number) > DECIMAL_BYTES_MAX:
+        raise ValueError(f"a decimal has {len(number):,} bytes")
+    whole = decimal.Decimal(int.from_bytes(number, signed=True))
+    scale = (schema or {}).get("scale", 0)
+    return whole.scaleb(-scale if isinstance(scale, int) else 0, _DECIMAL)
+
+
+for _kind in ("bytes", "fixed"):
+    fastavro.read.LOGICAL_READERS[f"{_kind}-{_BOUNDED}"] = _decimal
+
+
 def _check(schema: object, within: tuple[str, ...], named: dict[str, bool]) -> bool:
-    """As ``check_bounded``; whether each value takes bytes. ``named``: the same of types by their names."""
+    """As ``bound``; whether each value takes bytes. ``named``: the same of types by their names."""
     if isinstance(schema, list):
         # Which of them it is takes one.
         return bool([_check(each, within, named) for each in schema])
@@ -147,6 +175,8 @@ def _check(schema: object, within: tuple[str, ...], named: dict[str, bool]) -> b
     if not isinstance(schema, dict):
         raise InvalidArgument("this is no Avro schema", hint="give its JSON text", got=str(schema)[:80])
     kind, inside = schema["type"], (*within, schema["name"]) if "name" in schema else within
+    if schema.get("logicalType") == "decimal":
+        schema["logicalType"] = _BOUNDED
     if kind == "array":
         if not _check(schema["items"], inside, named):
             raise InvalidArgument("items of an Avro array must take bytes", hint="such messages are not read")

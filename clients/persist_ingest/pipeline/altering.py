@@ -20,15 +20,28 @@ def alter(location: Location, name: str, options: Mapping[str, str]) -> Source:
     """
     records = Records(client(location.resolved()))
     source = records.source(name)
-    kind = source_type(source.type)
-    if not isinstance(kind, Alters):
-        raise InvalidArgument("this type of source has the options it was created with", source=name, type=source.type)
+    kind = _alters(source)
     if not options:
         raise InvalidArgument("no option is given", hint=f"of {', '.join(kind.alterable)}", source=name)
 
     def place(now: Source) -> Source:
-        altered = kind.altered(now.definition, options)
+        found = kind.altered(now.definition, options)
         # SUBTLE: as a turn, which pipelines look for; one that does not know it does not record what it had instead.
-        return now if altered == now.definition else replace(now, definition=altered, turn=now.turn + 1)
+        return now if found == now.definition else replace(now, definition=found, turn=now.turn + 1)
 
     return amend(records, source, place)
+
+
+def altered(source: Source, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
+    """A definition of a source with these options, of which there may be none. Raises InvalidArgument."""
+    return _alters(source).altered(definition, options) if options else definition
+
+
+def _alters(source: Source) -> Alters:
+    kind = source_type(source.type)
+    if not isinstance(kind, Alters):
+        hint = "make another source with other options"
+        raise InvalidArgument(
+            "this type of source has the options it was created with", hint=hint, source=source.name, type=source.type
+        )
+    return kind

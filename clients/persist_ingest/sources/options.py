@@ -31,6 +31,8 @@ def check_options(raw: Mapping[str, str], known: Iterable[str], use: str) -> Giv
             raise InvalidArgument(f"unknown option {key}", hint=hint)
         if name in values:
             raise InvalidArgument(f"option {name} is given twice", hint="keep one of them", got=key)
+        if "\0" in text:
+            raise InvalidArgument(f"option {name} has a zero byte", hint="nothing that it can name has one")
         values[name] = text
     return Given(use=use, values=values)
 

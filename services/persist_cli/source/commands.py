@@ -13,7 +13,7 @@ from persist_cli.bundles import App
 from persist_cli.options import Report, Where
 from persist_cli.output import Effect
 
-app = App(help="Ingest PostgreSQL, Kafka, files or generated loads.", no_args_is_help=True)
+app = App(help="Ingest PostgreSQL, MariaDB, Kafka, files, webhooks or generated loads.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.", autocompletion=completion.sources)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="One source, or several.")]
@@ -68,7 +68,7 @@ def create(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="postgres, kafka, files, webhook, cdcv2, debezium, loadgen, or package.module:attribute.",
+            help="postgres, mysql, kafka, files, webhook, cdcv2, debezium, loadgen, or package.module:attribute.",
             autocompletion=completion.source_types,
         ),
     ],
@@ -231,9 +231,12 @@ def alter(
     at: Where,
     report: Report,
 ) -> None:
-    """Give a source another option than it was created with, while it runs or not; of PostgreSQL onAltered.
+    """Give a source another option than it was created with, while it runs or not.
+
+    Of PostgreSQL onAltered, specialValues and excludeColumns. Columns are left out from a table's next snapshot on.
 
     persist source alter shop -o onAltered=resnapshot
+    persist source alter shop -o excludeColumns=public.orders.valid_to
     """
     from persist_cli.source.work import alter_source, parse_options
 
@@ -244,6 +247,9 @@ def alter(
 def add_table(
     name: Name,
     table: Table,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="One that alter takes, too.")
+    ] = None,
     minter: Minting = "",
     rows_per_second: Rate = 0,
     state_dir: StateDir = "",
@@ -254,11 +260,19 @@ def add_table(
     """Take one more table into a source, while it runs or not; once it returns, all of the table is there.
 
     persist source add-table shop public.customers
+    persist source add-table shop public.customers -o excludeColumns=public.customers.password
     """
-    from persist_cli.source.work import add_to_source
+    from persist_cli.source.work import add_to_source, parse_options
 
     add_to_source(
-        report.invocation, at.target(), name, table, minter=minter, rows_per_second=rows_per_second, state_dir=state_dir
+        report.invocation,
+        at.target(),
+        name,
+        table,
+        parse_options(option or []),
+        minter=minter,
+        rows_per_second=rows_per_second,
+        state_dir=state_dir,
     )
 
 

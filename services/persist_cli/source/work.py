@@ -243,13 +243,21 @@ def alter_source(run: Invocation, target: LocationTarget, name: str, options: Ma
 
 
 def add_to_source(
-    run: Invocation, target: LocationTarget, name: str, table: str, *, minter: str, rows_per_second: int, state_dir: str
+    run: Invocation,
+    target: LocationTarget,
+    name: str,
+    table: str,
+    options: Mapping[str, str],
+    *,
+    minter: str,
+    rows_per_second: int,
+    state_dir: str,
 ) -> None:
     """Take one more table in."""
     location, before = _location(run, target), ingest.Records(_client(run, target)).source(name)
     pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
     with progress(f"reading {table}") as report:
-        source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report)
+        source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report, options=options)
     _adopt(run, target, name)
     added = {export: shard for export, shard in source.exports.items() if export not in before.exports}
     if run.json:

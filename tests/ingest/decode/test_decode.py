@@ -1,10 +1,12 @@
 """Decoding many payloads at once is decoding each alone, also when some are bad or hostile."""
 
 import datetime
+import io
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -262,3 +264,39 @@ def test_items_that_take_bytes_are_read() -> None:
     decoder = AvroDecoder(schema=json.dumps({"type": "record", "name": "r", "fields": fields}))
     decoded = decoder.decode([b"\4\2\4\0\0", b"\2\2\0\2\6\0"])
     assert decoded.rows.to_pylist() == [{"x": [{"a": 1}, {"a": 2}], "y": []}, {"x": [{"a": 1}], "y": [{"a": 3}]}]
+
+
+def test_avro_decimals_are_bounded_by_their_bytes_and_exact() -> None:
+    fixed = {"type": "fixed", "name": "wide", "size": 32, "logicalType": "decimal", "precision": 38, "scale": 2}
+    fields: list[dict[str, object]] = [
+        {"name": "b", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}]},
+        {"name": "f", "type": fixed},
+    ]
+    schema = {"type": "record", "name": "r", "fields": fields}
+
+    def written(number: bytes, wide: int) -> bytes:
+        plain = {
+            **schema,
+            "fields": [{"name": "b", "type": "bytes"}, {**fields[1], "type": {**fixed, "logicalType": ""}}],
+        }
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(
+            stream, fastavro.parse_schema(plain), {"b": number, "f": wide.to_bytes(32, signed=True)}
+        )
+        return b"\2" + stream.getvalue()
+
+    largest = 10**38 - 1
+    payloads = [
+        written((-12345).to_bytes(8, signed=True), largest),
+        written(b"\1" * 8_000_000, 0),
+        written(b"", -largest),
+        written((1_000_000).to_bytes(4, signed=True), 1),
+        written(b"\1", 10**38),
+    ]
+    decoded = AvroDecoder(schema=json.dumps(schema)).decode(payloads)
+    assert decoded.rows.to_pylist() == [
+        {"b": Decimal("-123.45"), "f": Decimal(largest).scaleb(-2, Context(prec=50))},
+        {"b": Decimal("0.00"), "f": Decimal(-largest).scaleb(-2, Context(prec=50))},
+    ]
+    assert [bad.index for bad in decoded.bad] == [1, 3, 4]
+    assert "8,000,000 bytes" in decoded.bad[0].error

@@ -67,6 +67,8 @@ def test_options_are_checked() -> None:
         check_options({"badRow": "fail"}, ("badRows", "rate"), "a test")
     with pytest.raises(InvalidArgument, match="known for a test: badRows, rate"):
         check_options({"zzz": "fail"}, ("badRows", "rate"), "a test")
+    with pytest.raises(InvalidArgument, match="zero byte"):
+        check_options({"rate": "1\0"}, ("rate",), "a test")
     with pytest.raises(InvalidArgument, match="given twice"):
         check_options({"rate": "1", "Rate": "2"}, ("rate",), "a test")
     with pytest.raises(InvalidArgument, match=r"did you mean divert\?"):

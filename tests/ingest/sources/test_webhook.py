@@ -38,6 +38,7 @@ def slack(moment: int) -> dict[str, str]:
     return {"x-slack-signature": signature, "x-slack-request-timestamp": str(moment)}
 
 
+SHA1 = hmac.new(SECRET, BODY, hashlib.sha1).hexdigest()
 GENERIC = {"check": "hmac-sha256", "signatureHeader": "X-Sig", "signatureEncoding": "base64", "signaturePrefix": "k "}
 
 
@@ -71,6 +72,14 @@ GENERIC = {"check": "hmac-sha256", "signatureHeader": "X-Sig", "signatureEncodin
         ({"check": "slack"}, {"x-slack-signature": "v0=00"}, "NOT_SIGNED"),
         (GENERIC, {"x-sig": f"k {base64.b64encode(mac(BODY)).decode()}"}, ""),
         (GENERIC, {"x-sig": base64.b64encode(mac(BODY)).decode()}, "WRONG_SIGNATURE"),
+        ({"check": "hmac-sha1", "signatureHeader": "X-Sig", "signaturePrefix": "sha1="}, {"x-sig": f"sha1={SHA1}"}, ""),
+        ({"check": "hmac-sha1", "signatureHeader": "X-Sig"}, {"x-sig": mac(BODY).hex()}, "WRONG_SIGNATURE"),
+        ({"check": "hmac-sha256", "signatureHeader": "X-Sig"}, {"x-sig": SHA1}, "WRONG_SIGNATURE"),
+        ({"check": "gitlab"}, {"x-gitlab-token": SECRET.decode()}, ""),
+        ({"check": "gitlab"}, {"x-gitlab-token": f"{SECRET.decode()}x"}, "WRONG_SIGNATURE"),
+        ({"check": "gitlab"}, {"authorization": f"Bearer {SECRET.decode()}"}, "NOT_SIGNED"),
+        ({"check": "token", "signatureHeader": "X-Api-Key"}, {"x-api-key": SECRET.decode()}, ""),
+        ({"check": "token", "signatureHeader": "X-Api-Key"}, {"x-api-key": "Bearer"}, "WRONG_SIGNATURE"),
         ({"check": "bearer"}, {"authorization": f"bearer {SECRET.decode()}"}, ""),
         ({"check": "bearer"}, {"authorization": f"Basic {SECRET.decode()}"}, "WRONG_SIGNATURE"),
         ({"check": "bearer"}, {"authorization": "Bearer "}, "WRONG_SIGNATURE"),
@@ -95,8 +104,39 @@ def test_a_signature_is_that_of_the_bytes_under_one_of_the_secrets(
         assert refusal.value.kind.reason == outcome
     else:
         checker.verify(headers, BODY)
+        token = options["check"] in ("bearer", "gitlab", "token")
         with pytest.raises(Refused):
-            checker.verify(headers if options["check"] != "bearer" else {"authorization": "Bearer x"}, BODY + b" ")
+            checker.verify({definition.check.header: "Bearer x"} if token else headers, BODY + b" ")
+
+
+def test_standard_webhooks_are_signed_with_their_name_and_time(tmp_path: Path) -> None:
+    key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    (place := tmp_path / "secret").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+    options = {"check": "standard", "secret": f"file:{place}"}
+    checker = Checker(WebhookDefinition.of({**options, "toleranceSeconds": "9" * 10}).check)
+    # Of the specification of Svix, whose form it is.
+    body = b'{"test": 2432232314}'
+    known = {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+    checker.verify(known, body)
+    with pytest.raises(Refused, match="not that of this body"):
+        checker.verify({**known, "webhook-id": "msg_another"}, body)
+    with pytest.raises(Refused) as old:
+        Checker(WebhookDefinition.of(options).check).verify(known, body)
+    assert old.value.kind.reason == "SIGNED_TOO_LONG_AGO"
+    now = system().now_ms() // 1000
+    signed = base64.b64encode(mac(b"m.%d.%s" % (now, body), key)).decode()
+    several = {"webhook-id": "m", "webhook-timestamp": str(now), "webhook-signature": f"v1a,AA== v1,AA== v1,{signed}"}
+    checker.verify(several, body)
+    with pytest.raises(Refused) as unsigned:
+        checker.verify({name: value for name, value in several.items() if name != "webhook-id"}, body)
+    assert unsigned.value.kind.reason == "NOT_SIGNED"
+    place.write_text("whsec_no base64")
+    with pytest.raises(InvalidArgument, match="Base64"):
+        Checker(WebhookDefinition.of(options).check)
 
 
 def test_a_secret_that_is_replaced_counts_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +160,8 @@ def test_a_secret_that_is_replaced_counts_from_then_on(tmp_path: Path, monkeypat
         ({"check": "none", "toleranceSeconds": "3"}, "no time is signed"),
         ({"check": "github", "secret": "env:X", "signatureHeader": "X"}, "check=hmac-sha256"),
         ({"check": "hmac-sha256", "secret": "env:X"}, "signatureHeader"),
+        ({"check": "token", "secret": "env:X"}, "signatureHeader"),
+        ({"check": "token", "secret": "env:X", "signatureHeader": "X", "signaturePrefix": "k"}, "check=hmac-sha1"),
         ({"check": "none", "format": "text", "schema": "a text"}, "one column"),
         ({"check": "none", "schema": "received bigint", "include": "received"}, "twice"),
         ({"check": "none", "schema": "a bigint", "key": "b"}, "key column"),
@@ -173,6 +215,10 @@ def test_each_delivery_has_the_outcome_it_would_have_had_alone() -> None:
         ({}, b' {"a":\n1e400}', [' {"a":\n1e400}']),
         ({}, b"{} {}", None),
         ({}, b'{"a": NaN}', None),
+        ({"schema": "a double"}, b'{"a": NaN}', None),
+        ({"schema": "a double"}, b'{"a": -Inf}', None),
+        ({"schema": "a double, body text"}, b'{"a": 1, "body": "NaN"}', ["NaN"]),
+        ({"format": "json-lines", "schema": "a double"}, b'{"a": 1}\n{"a": Infinity}', None),
         ({"format": "json-lines"}, b'{"a":1}\r\n\n[2]\n', ['{"a":1}\r', "[2]"]),
         ({"format": "json-lines"}, b"{}\n{", None),
         ({"format": "text"}, "grüße\n".encode(), ["grüße\n"]),

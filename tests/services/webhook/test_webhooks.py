@@ -25,6 +25,7 @@ from persist_ingest import Location, Pipeline, Records, create, drop, status
 from persist_ingest.location import client, release
 from persist_ingest.receiving.receiver import ReceiverOptions
 from persist_webhook import serving
+from persist_webhook.exchange import HEAD_BYTES
 from persist_webhook.server import Limits
 
 ONCE = {"check": "none", "schema": "id bigint not null, name string", "idempotencyHeader": "Idempotency-Key"}
@@ -178,6 +179,13 @@ def test_what_is_too_large_or_too_slow_or_too_much_is_refused_before_it_is_parse
         assert b'"BODY_TOO_LARGE"' in answer
         large, answer = raw(port, head + b"".join(b"X-%d: %b\r\n" % (nth, b"x" * 1000) for nth in range(20)))
         assert b'"HEADERS_TOO_LARGE"' in answer
+        padded = head + b"Content-Length: 2\r\nX-Pad: %b\r\n\r\n"
+        room = HEAD_BYTES - len(padded % b"")
+        for length, said in ((room, b"HTTP/1.1 200 "), (room + 1, b"HTTP/1.1 431 ")):
+            # All of it at once: what is not whole yet is measured otherwise.
+            whole, answer = raw(port, padded % (b"x" * length) + b"[]")
+            assert answer.startswith(said)
+            whole.close()
         stuttering, answer = raw(port, b"POST /hook HT")
         assert b'"TOO_SLOW"' in answer
         slow, answer = raw(port, head + b"Content-Length: 10\r\n\r\n", b"[")
@@ -190,7 +198,7 @@ def test_what_is_too_large_or_too_slow_or_too_much_is_refused_before_it_is_parse
         assert post(port, b"", method="GET").status == 405
         assert post(port, b"{").reason == "BAD_BODY"
         assert post(port, b"{}").status == 200
-    assert rows(here, "body") == {"{}": 1}
+    assert rows(here, "body") == {"{}": 1, "[]": 1}
 
 
 async def test_a_location_that_is_away_is_answered_for_now_and_a_repetition_is_there_once(tmp_path: Path):

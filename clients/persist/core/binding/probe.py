@@ -66,7 +66,8 @@ def check_available(kind: SourceKind, low: Iterable[SourceTime], resume: SourceF
         if begin is not None and offset > begin:
             raise UpstreamLost(
                 "the upstream threw away what was not read yet",
-                hint="make a new source, and keep data upstream for longer",
+                hint="snapshot each of its exports again (persist source resnapshot), or where it has no snapshots "
+                "make a new source; and keep data upstream for longer",
                 low=time,
                 resume=begin,
             )

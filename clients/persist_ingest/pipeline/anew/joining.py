@@ -8,13 +8,15 @@ Source: catalog-semantics.md section 4.2.
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import persist
 from persist import InvalidArgument, PersistError, ShardId, ShardNotFound
 from persist.runtime import system
 from persist_ingest.location import Location, client
+from persist_ingest.pipeline.altering import altered
 from persist_ingest.pipeline.anew.again import check_export, new_attempt, read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, discard
 from persist_ingest.pipeline.anew.progress import AnewProgress
@@ -25,6 +27,8 @@ from persist_ingest.sources.registry import source_type
 
 _log = logging.getLogger(__name__)
 
+AS_THE_SOURCE: Final[Mapping[str, str]] = {}
+
 
 def add_export(
     location: Location,
@@ -34,9 +38,11 @@ def add_export(
     minter: str = "",
     pace: Pace | None = None,
     report: Callable[[int], None] = lambda rows: None,
+    options: Mapping[str, str] = AS_THE_SOURCE,
 ) -> Source:
     """Take something more of the upstream in, while the source runs or not; once it returns, all of it is there.
 
+    ``options``: of those that may be given to a source later, such as columns of it that are left out (``alter``).
     Broken off, pipelines go on with it, or ``resnapshot``. Raises SourceNotFound, InvalidArgument (it is one already,
     there is no such thing, or this type of source cannot), SourceFailure (what to correct upstream), LocationError.
     """
@@ -44,7 +50,7 @@ def add_export(
     records = Records(client(here))
     source = records.source(name)
     attempt = new_attempt()
-    added = _add(client(here), records, source, _joins(source), export, attempt=attempt)
+    added = _add(client(here), records, source, _joins(source), export, attempt=attempt, options=options)
     done = read_anew(here, name, added, minter=minter, pace=pace, report=report, attempt=attempt)
     assert done is not None
     return done
@@ -113,13 +119,21 @@ def _joins(source: Source) -> Joins:
 
 
 def _add(
-    the_client: "persist.Client", records: Records, source: Source, kind: Joins, name: str, *, attempt: str = ""
+    the_client: "persist.Client",
+    records: Records,
+    source: Source,
+    kind: Joins,
+    name: str,
+    *,
+    attempt: str = "",
+    options: Mapping[str, str] = AS_THE_SOURCE,
 ) -> str:
     """Name an export in the record, with an empty shard; what it is called.
 
     ``attempt``: goes on with it at once; else the next to find it does, and it may be one that cannot be read yet.
+    ``options``: what the source has from then on.
     """
-    joined = kind.joined(source.definition, name, lenient=not attempt)
+    joined = kind.joined(altered(source, source.definition, options), name, lenient=not attempt)
     shard = _fresh(the_client, source, joined)
 
     def place(now: Source) -> Source:
@@ -128,7 +142,7 @@ def _add(
         grown = replace(
             now,
             exports={**now.exports, joined.export: shard},
-            definition=joined.renewed(now.definition),
+            definition=joined.renewed(altered(source, now.definition, options)),
             turn=now.turn + 1,
         )
         now_ms = system().now_ms()

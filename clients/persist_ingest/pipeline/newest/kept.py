@@ -36,6 +36,7 @@ from persist_ingest.pipeline.newest.ordering import by_key
 from persist_ingest.pipeline.newest.runs import (
     PRESENT,
     Run,
+    RunDamaged,
     RunFile,
     RunJson,
     RunWriter,
@@ -44,6 +45,7 @@ from persist_ingest.pipeline.newest.runs import (
     keys_of,
     merged,
 )
+from persist_ingest.pipeline.newest.sums import checksum
 from persist_ingest.pipeline.newest.trouble import told
 from persist_ingest.pipeline.state import Contents, TooMany
 
@@ -58,7 +60,7 @@ CATCH_UP_ROWS: Final = 1 << 20
 """Changes are read, and not all rows, when they are fewer than that, or than rows by so much."""
 UNUSED_SECONDS: Final = 30 * 86_400
 """What no process has used for so long goes: its location may be gone, too."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 _KEPT: Final = "kept.json"
 _PREPARED: Final = "prepared.json"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -114,6 +116,7 @@ class Kept:
         self._runs: list[Run] = []
         self._prepared: _Prepared | None = None
         self._numbered = 0
+        self._is_damaged = False
         self._life = _life(contents.incarnation() if incarnation is None else incarnation, self.schema)
         with told():
             self.directory, self._lock = _taken(contents, of)
@@ -138,7 +141,18 @@ class Kept:
 
     def found_in(self, runs: Sequence[Run], hashes: Numbers, keys: ArrowArray) -> tuple[Numbers, pa.Table]:
         """The same in these runs, newest first."""
-        return found_in(runs, hashes, keys, self.key_names, self.schema)
+        with self.sound():
+            return found_in(runs, hashes, keys, self.key_names, self.schema)
+
+    @contextlib.contextmanager
+    def sound(self) -> Iterator[None]:
+        """While its runs are read: where they are damaged, it begins anew once it is closed. Raises RunDamaged."""
+        try:
+            yield
+        except RunDamaged as damage:
+            self._is_damaged = True
+            _log.warning("what was kept of shard %s is read anew: %s", self.contents.shard, damage)
+            raise
 
     def is_of(self, contents: Contents, fields: pa.Schema, incarnation: str) -> bool:
         """Whether it is of these contents, in the history that they have now, with these columns."""
@@ -171,7 +185,10 @@ class Kept:
         """Leave it to the next process, with what is prepared, which that one may confirm."""
         prepared, self._runs, self._prepared = self._prepared, [], None
         try:
-            if prepared is not None:
+            if self._is_damaged:
+                with told():
+                    self.begin_anew()
+            elif prepared is not None:
                 with told():
                     self._record(_PREPARED, prepared.upper, prepared.runs, prepared.mark, is_all=prepared.is_all)
         except LocationError as error:
@@ -196,12 +213,15 @@ class Kept:
 
     def _recorded(self, name: str) -> tuple[_KeptJson, list[Run]] | None:
         try:
-            given: _KeptJson = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            written, _, text = (self.directory / name).read_bytes().partition(b"\n")
+            if int(written, 16) != checksum(text):
+                raise ValueError("the record is not what was written")
+            given: _KeptJson = json.loads(text)
             if [given["version"], given["life"], given["boot"]] == [_VERSION, self._life, _boot()] and given["boot"]:
                 return given, [Run(self.directory, RunFile.of(each)) for each in given["runs"]]
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError) as damage:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RunDamaged) as damage:
             _log.warning("what was kept of shard %s is read anew: %s", self.contents.shard, damage)
         return None
 
@@ -238,7 +258,7 @@ class Kept:
         return self._merged(runs, 0, RUNS_MAX, whole) if len(runs) > RUNS_MAX else runs
 
     def _merged(self, runs: list[Run], begin: int, end: int, whole: bool) -> list[Run]:
-        with self.writer() as writer, told():
+        with self.sound(), self.writer() as writer, told():
             for hashes, rows in merged(runs[begin:end], self.key_names, whole=whole and end == len(runs)):
                 writer.write(hashes, rows)
         return [*runs[:begin], writer.finish(), *runs[end:]]
@@ -263,7 +283,8 @@ class Kept:
             base=self.upper,
         )
         fresh = self.directory / f"{name}.new"
-        fresh.write_text(json.dumps(record), encoding="utf-8")
+        text = json.dumps(record).encode()
+        fresh.write_bytes(b"%08x\n%b" % (checksum(text), text))
         fresh.replace(self.directory / name)
 
     def tidy(self, runs: Sequence[Run]) -> None:

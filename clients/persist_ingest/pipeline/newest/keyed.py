@@ -90,23 +90,27 @@ class ByKey:
         if at < self._lower:
             return
         there = [run for run in self._all() if run.file.rows]
-        for _, rows in merged(there, self._key_names, whole=True) if there else ():
-            if rows.num_rows:
-                yield updates(rows, np.full(rows.num_rows, at), -1, self._names)
+        with self._kept.sound():
+            for _, rows in merged(there, self._key_names, whole=True) if there else ():
+                if rows.num_rows:
+                    yield updates(rows, np.full(rows.num_rows, at), -1, self._names)
         self._runs, self._is_emptied = [], True
 
     def finish(self, upper: int) -> str:
         """What the append of exactly these updates, up to ``upper``, is called, see ``upserts.appended``."""
         mark = system().random_bytes(16).hex()
         self._kept.prepare(self._runs, upper, mark, is_all=self._is_emptied)
-        self.close()
+        self._leave(keep=True)
         return mark
 
     def close(self) -> None:
-        """Leave what is kept to the next step."""
+        """Leave what is kept to the next step, which looks again at what it is where this one did not ``finish``."""
+        self._leave(keep=False)
+
+    def _leave(self, *, keep: bool) -> None:
         if not self._is_closed:
             self._is_closed = True
-            given_back(self._contents, self._kept)
+            given_back(self._contents, self._kept, keep=keep)
 
     def _all(self) -> list[Run]:
         return [*self._runs, *(() if self._is_emptied else self._kept.runs)]

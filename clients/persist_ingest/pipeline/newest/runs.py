@@ -15,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer
+from persist import Determinate
+from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer, py_buffer
 from persist.sources import encode_key
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.mapped import MappedRows
+from persist_ingest.pipeline.newest.sums import checksum
 from persist_ingest.pipeline.newest.trouble import told
 
 PRESENT: Final = "\0present"
@@ -37,16 +39,29 @@ class RunJson(TypedDict):
 
     name: str
     starts: list[int]
-    bytes: int
+    ends: list[int]
+    sums: list[int]
+    hashes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A run as it is recorded. ``starts``: where each batch begins, and how many rows there are; ``bytes``: of rows."""
+    """A run as it is recorded. ``starts``: where each batch begins, and how many rows there are.
+
+    ``ends``: of each batch in the file of rows, by bytes, and of that; ``sums``: CRC32C of what ends there; ``hashes``:
+    of their file.
+    """
 
     name: str
     starts: tuple[int, ...]
-    bytes: int
+    ends: tuple[int, ...]
+    sums: tuple[int, ...]
+    hashes: int
+
+    @property
+    def bytes(self) -> int:
+        """How large the file of rows is."""
+        return self.ends[-1]
 
     @property
     def rows(self) -> int:
@@ -55,18 +70,36 @@ class RunFile:
 
     def to_json(self) -> "RunJson":
         """As ``of`` takes it."""
-        return RunJson(name=self.name, starts=[*self.starts], bytes=self.bytes)
+        return RunJson(name=self.name, starts=[*self.starts], ends=[*self.ends], sums=[*self.sums], hashes=self.hashes)
 
     @staticmethod
     def of(given: "RunJson") -> "RunFile":
         """From JSON."""
-        return RunFile(name=given["name"], starts=tuple(given["starts"]), bytes=given["bytes"])
+        starts, ends, sums = (tuple(given[name]) for name in ("starts", "ends", "sums"))
+        return RunFile(name=given["name"], starts=starts, ends=ends, sums=sums, hashes=given["hashes"])
+
+
+class RunDamaged(Determinate):
+    """A file of a run is not what was written. What it has comes from the shard again, at the next try."""
+
+    reason = "RUN_DAMAGED"
+
+    def __init__(self, name: str) -> None:
+        super().__init__("a file of newest rows was damaged", hint="its rows are read again from the shard", run=name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RunDamaged, (self.details["run"],)
 
 
 class Run:
-    """A run that can be read. Raises OSError, ArrowInvalid: it is not what was written."""
+    """A run that can be read. Raises OSError, ArrowInvalid, RunDamaged: it is not what was written.
 
-    def __init__(self, directory: Path, file: RunFile) -> None:
+    SUBTLE: of one that another process wrote, all hashes are checked when it is opened, and each batch of rows when it
+    is first touched: so what is wrong is found before anything is made of it, and not all is read at a start.
+    """
+
+    def __init__(self, directory: Path, file: RunFile, *, is_known: bool = False) -> None:
+        """``is_known``: this process wrote it just now."""
         self.file = file
         self._paths = paths(directory, file.name)
         hashes, rows = self._paths
@@ -74,10 +107,25 @@ class Run:
             raise pa.ArrowInvalid("a file of another length")
         self.hashes: Numbers = np.zeros(0, np.uint64)
         if file.rows:
-            self.hashes = frombuffer(_mapped(hashes), np.dtype("<u8"), file.rows)
+            content = _mapped(hashes)
+            if not is_known and checksum(content) != file.hashes:
+                raise RunDamaged(file.name)
+            self.hashes = frombuffer(content, np.dtype("<u8"), file.rows)
         self._buffer = _mapped(rows)
+        self._unseen = np.full(len(file.ends), not is_known)
+        self._see(np.array([len(file.ends) - 1]))
         self._reader = pa.ipc.open_file(self._buffer)
         self._starts = np.asarray(file.starts, np.int64)
+
+    def _see(self, batches: Numbers) -> None:
+        """Raise RunDamaged where one of these is not as it was written; the last one is what Arrow has behind them."""
+        if not self._unseen.any():
+            return
+        for number in np.unique(batches[self._unseen[batches]]).tolist():
+            begin = self.file.ends[number - 1] if number else 0
+            if checksum(self._buffer.slice(begin, self.file.ends[number] - begin)) != self.file.sums[number]:
+                raise RunDamaged(self.file.name)
+            self._unseen[number] = False
 
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
@@ -131,7 +179,10 @@ class Run:
 
     def take(self, rows: Numbers) -> pa.Table:
         """The rows at these places, which ascend."""
-        return self._rows.take(rows) if len(rows) else self._empty
+        if not len(rows):
+            return self._empty
+        self._see(np.searchsorted(self._starts, rows, "right") - 1)
+        return self._rows.take(rows)
 
     def slice(self, begin: int, end: int) -> pa.Table:
         """The rows at places in ``[begin, end)``."""
@@ -141,6 +192,7 @@ class Run:
             start, stop = int(self._starts[number]), int(self._starts[number + 1])
             low, high = max(begin, start), min(end, stop)
             if low < high:
+                self._see(np.array([number]))
                 pieces.append(self._batches[number].slice(low - start, high - low))
         return pa.Table.from_batches(pieces, self._reader.schema)
 
@@ -216,13 +268,14 @@ class RunWriter:
         self._directory = directory
         self._name = name
         self._paths = paths(directory, name)
-        self._starts = [0]
+        self._starts, self._ends, self._sum = [0], list[int](), 0
         self._schema = schema
         self._open = contextlib.ExitStack()
         try:
             with told():
                 self._hashes: Any = self._open.enter_context(self._paths[0].open("wb"))
-                self._rows = self._open.enter_context(pa.ipc.new_file(str(self._paths[1]), schema))
+                self._sink = self._open.enter_context(pa.OSFile(str(self._paths[1]), "wb"))
+                self._rows = self._open.enter_context(pa.ipc.new_file(self._sink, schema))
         except BaseException:
             self.discard()
             raise
@@ -232,17 +285,25 @@ class RunWriter:
         if not len(hashes):
             return
         with told():
-            self._hashes.write(np.ascontiguousarray(hashes, np.dtype("<u8")).data)
+            content = py_buffer(np.ascontiguousarray(hashes, np.dtype("<u8")))
+            self._hashes.write(content)
+            self._sum = checksum(content, self._sum)
             for batch in rows.select(self._schema.names).combine_chunks().to_batches():
                 self._rows.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
                 self._starts.append(self._starts[-1] + batch.num_rows)
+                self._ends.append(self._sink.tell())
 
     def finish(self) -> Run:
         """The run, which can be read from now on; after an error nothing of it stays."""
         with self, told():
             self._open.close()
-            size = self._paths[1].stat().st_size
-            return Run(self._directory, RunFile(name=self._name, starts=tuple(self._starts), bytes=size))
+            content = _mapped(self._paths[1])
+            ends = (*self._ends, content.size)
+            sums = tuple(
+                checksum(content.slice(begin, end - begin)) for begin, end in zip((0, *ends), ends, strict=False)
+            )
+            file = RunFile(name=self._name, starts=tuple(self._starts), ends=ends, sums=sums, hashes=self._sum)
+            return Run(self._directory, file, is_known=True)
 
     def discard(self) -> None:
         """Remove what was written."""

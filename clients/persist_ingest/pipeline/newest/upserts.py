@@ -7,7 +7,7 @@ Source: sources.md section 4, upsert; kernel.md section 1.
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -66,7 +66,7 @@ def upserted(
         newest, incarnation = [], contents.incarnation()
         for each in of:
             newest.append(taken(contents, fields, key_names, each, incarnation))
-            held.callback(given_back, contents, newest[-1], keep=keep)
+            held.push(_back(contents, newest[-1], keep=keep))
         for kept in newest:
             kept.confirm(*marks)
         bring(newest, lower)
@@ -90,7 +90,8 @@ def appended(contents: Contents, *marks: str) -> None:
             kept.confirm(*marks)
         except LocationError as error:
             _log.warning("changes of shard %s are read again: %s", contents.shard, error)
-        finally:
+            given_back(contents, kept, keep=False)
+        else:
             given_back(contents, kept)
 
 
@@ -172,8 +173,18 @@ def taken(
     return Kept(contents, fields, key_names, of, now)
 
 
+def _back(contents: Contents, kept: Kept, *, keep: bool) -> Callable[..., None]:
+    def left(kind: type[BaseException] | None, *_: object) -> None:
+        given_back(contents, kept, keep=keep and kind is None)
+
+    return left
+
+
 def given_back(contents: Contents, kept: Kept, *, keep: bool = True) -> None:
-    """Leave it to the next step of this process, or to any process."""
+    """Leave it to the next step of this process, or to any process.
+
+    ``keep``: not after an error: what is opened next finds whether its files, and its folder, are what they were.
+    """
     if not keep or _held.setdefault((contents.key, os.getpid()), {}).setdefault(kept.of, kept) is not kept:
         kept.close()
 

@@ -206,7 +206,10 @@ def warnings(upstream: Mapping[str, object], *, is_ingested: bool) -> Iterable[s
     retained, safe = upstream.get("retained_bytes"), upstream.get("safe_wal_size")
     status = upstream.get("wal_status")
     if status == "lost":
-        yield "the server gave up the log that this source needs: snapshot its tables again, or create it again"
+        yield (
+            "the server gave up the log that this source needs: make its slot again and snapshot its tables, as the "
+            "error of persist source run says"
+        )
     elif isinstance(retained, int) and isinstance(safe, int) and safe < NEAR_LIMIT * (retained + safe):
         yield (
             f"the server gives up this source's log after {max(0, safe):,} more bytes (it keeps {retained:,}): "

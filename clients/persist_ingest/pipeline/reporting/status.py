@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import persist
 from persist import PersistError
 from persist.runtime import system
+from persist.sources import UpstreamLost, UpstreamReplaced
 from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import AnewProgress
@@ -106,7 +107,11 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
     least, offsets, bound = _resumption(the_client, source, uppers)
     state, error = _state(ingesters, now)
     last = recounted(ingesters, source.exports)
-    upstream, behind, upstream_error = _upstream(the_client, source) if ask_upstream else ({}, None, "")
+    upstream, behind, unanswered = _upstream(the_client, source) if ask_upstream else ({}, None, None)
+    upstream_error = "" if unanswered is None else f"{type(unanswered).__name__}: {unanswered}"
+    if isinstance(unanswered, UpstreamLost | UpstreamReplaced):
+        # What no try of an ingester passes, whether one has met it or not.
+        state, error = "failed", upstream_error
     return SourceStatus(
         source=source,
         state=state,
@@ -204,7 +209,7 @@ def _state(ingesters: Mapping[str, Fields], now_ms: int) -> tuple[str, str]:
     return (state, str(told.get("error", ""))) if state in {"failed", "stopped"} else ("idle", "")
 
 
-def _upstream(the_client: "persist.Client", source: Source) -> tuple[Fields, int | None, str]:
+def _upstream(the_client: "persist.Client", source: Source) -> tuple[Fields, int | None, PersistError | None]:
     schemas = {name: the_client.schema(source.shards[name]) for name in running(source)}
     try:
         reader = source_type(source.type).open(source.definition, schemas)
@@ -213,6 +218,6 @@ def _upstream(the_client: "persist.Client", source: Source) -> tuple[Fields, int
         finally:
             reader.close()
     except PersistError as error:
-        return {}, None, f"{type(error).__name__}: {error}"
+        return {}, None, error
     committed = {} if told.committed is None else {"committed": str(told.committed)}
-    return {**committed, **told.details}, told.bytes_behind, ""
+    return {**committed, **told.details}, told.bytes_behind, None

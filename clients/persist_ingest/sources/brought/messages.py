@@ -86,8 +86,10 @@ class How:
             return json.loads(payload)
         import fastavro
 
+        from persist_ingest.decode.avro_rows import parsed
+
         stream = io.BytesIO(payload[_HEADER_BYTES:] if self.header else payload)
-        value = fastavro.schemaless_reader(stream, fastavro.parse_schema(json.loads(self.avro)), None)
+        value = fastavro.schemaless_reader(stream, parsed(self.avro), None)
         if stream.read(1):
             raise ValueError("bytes are left over")
         return value
@@ -145,12 +147,12 @@ class FileMessages:
             return
         import fastavro
 
-        from persist_ingest.decode.avro_rows import check_bounded
+        from persist_ingest.decode.avro_rows import bound
 
         try:
             reader = fastavro.reader(content)  # type: ignore[arg-type]  # it only reads
             # SUBTLE: the file says itself what is in it, and fastavro's own stack is as deep as that.
-            check_bounded(reader.writer_schema)
+            bound(reader.writer_schema)
             for number, value in enumerate(reader, 1):
                 yield Message(f"{path}:{number}", value)
         except (ValueError, EOFError, KeyError, IndexError, RecursionError, InvalidArgument) as cause:

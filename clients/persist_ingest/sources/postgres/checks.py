@@ -39,14 +39,23 @@ def check_upstream(session: UpstreamConnection, definition: PostgresDefinition) 
         )
     found = catalog.slot(session, definition.slot)
     if found is None or found.plugin != "pgoutput":
-        raise UpstreamLost("the replication slot is gone", hint=_NEW_SOURCE, slot=definition.slot)
+        raise UpstreamLost("the replication slot is gone", hint=_slot_again(definition), slot=definition.slot)
     if found.wal_status == "lost":
         raise UpstreamLost(
             "the server threw away WAL that the replication slot needed",
-            hint=f"{_NEW_SOURCE}, and raise max_slot_wal_keep_size",
+            hint=f"raise max_slot_wal_keep_size; {_slot_again(definition, is_there=True)}",
             slot=definition.slot,
         )
     return found, _checked(session, definition)
+
+
+def _slot_again(definition: PostgresDefinition, *, is_there: bool = False) -> str:
+    """What mends a source whose slot does not have what it needs, with all that it held at earlier times."""
+    drop = f"SELECT pg_drop_replication_slot('{definition.slot}'); " if is_there else ""
+    return (
+        f"with its ingesters stopped: {drop}SELECT pg_create_logical_replication_slot('{definition.slot}', 'pgoutput')"
+        "; then persist source resnapshot of each of its tables; or make a new source"
+    )
 
 
 def settle(session: UpstreamConnection, transactions: Set[int]) -> None:

@@ -5,12 +5,13 @@ numeric(p, s) with 0 <= s <= p <= 38: decimal128. Any other numeric: the text Po
 1.0 and 1.00 differ. date, time, timestamp, timestamptz (in UTC): microseconds. uuid, json, jsonb, enums, interval
 (ISO 8601): text. Arrays of int2/4/8 and float4/8 with one dimension: lists. Domains: as what they are based on. Every
 other type: the text PostgreSQL prints.
-Infinite dates and times, years outside 1 to 9999, NaN in a decimal and 24:00 are bad rows.
+Infinite dates and times, years outside 1 to 9999, NaN in a decimal, 24:00 and arrays of another form are bad rows, null
+or text, by option specialValues.
 What names objects of the database (regclass and its like) is refused: its text changes when one is renamed.
 Source: sources.md sections 1 and 2.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -29,14 +30,36 @@ class TextForm(Enum):
     LIST = "list"
 
 
+class SpecialValues(Enum):
+    """What becomes of values that Arrow's type of a column cannot hold.
+
+    ``TEXT``: columns that may have some are text, and all their values as PostgreSQL prints them.
+    """
+
+    FAIL = "fail"
+    NULL = "null"
+    TEXT = "text"
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column becomes. ``native``: read as it is in a snapshot, not as text; ``naming``: see ``NAMING``."""
+    """What a column becomes. ``native``: read as it is in a snapshot, not as text; ``naming``: see ``NAMING``.
+
+    ``special``: what its special values are, by a pattern of their text; None: it has none. ``lenient``: they are null.
+    """
 
     form: TextForm
     arrow: pa.DataType
     native: bool = True
     naming: bool = False
+    special: str | None = None
+    lenient: bool = False
+
+    def read_as(self, values: SpecialValues) -> "ColumnType":
+        """The same with its special values taken so."""
+        if self.special is None or values is SpecialValues.FAIL:
+            return self
+        return _TEXT if values is SpecialValues.TEXT else replace(self, lenient=True)
 
 
 ENUM: Final = "e"
@@ -46,8 +69,14 @@ _TEXT: Final = ColumnType(TextForm.TEXT, pa.string(), native=False)
 _NAME: Final = ColumnType(TextForm.TEXT, pa.string(), native=False, naming=True)
 
 
+_DAYS: Final = r"^(-?infinity$|\d{5,}-)| BC$"
+_TIMES: Final = "^24:"
+_NUMBERS: Final = "^(NaN|-?Infinity)$"
+_ARRAYS: Final = r"^(\[|\{\{)"
+
+
 def _list_of(item: pa.DataType) -> ColumnType:
-    return ColumnType(TextForm.LIST, pa.list_(pa.field("element", item)), native=False)
+    return ColumnType(TextForm.LIST, pa.list_(pa.field("element", item)), native=False, special=_ARRAYS)
 
 
 _BY_OID: Final = {
@@ -68,10 +97,10 @@ _BY_OID: Final = {
     1022: _list_of(pa.float64()),
     1042: ColumnType(TextForm.TEXT, pa.string()),
     1043: ColumnType(TextForm.TEXT, pa.string()),
-    1082: ColumnType(TextForm.CAST, pa.date32()),
-    1083: ColumnType(TextForm.TIME, pa.time64("us")),
-    1114: ColumnType(TextForm.CAST, pa.timestamp("us")),
-    1184: ColumnType(TextForm.INSTANT, pa.timestamp("us", tz="UTC")),
+    1082: ColumnType(TextForm.CAST, pa.date32(), special=_DAYS),
+    1083: ColumnType(TextForm.TIME, pa.time64("us"), special=_TIMES),
+    1114: ColumnType(TextForm.CAST, pa.timestamp("us"), special=_DAYS),
+    1184: ColumnType(TextForm.INSTANT, pa.timestamp("us", tz="UTC"), special=_DAYS),
     1186: _TEXT,
     2950: _TEXT,
     3802: _TEXT,
@@ -109,7 +138,7 @@ def _numeric(mod: int) -> ColumnType:
     precision, scale = (mod - 4) >> 16, (((mod - 4) & 0x7FF) ^ 1024) - 1024
     if not 0 <= scale <= precision <= 38:
         return _TEXT
-    return ColumnType(TextForm.CAST, _decimal(precision, scale), native=False)
+    return ColumnType(TextForm.CAST, _decimal(precision, scale), native=False, special=_NUMBERS)
 
 
 def _decimal(precision: int, scale: int) -> Any:

@@ -25,6 +25,7 @@ from persist_ingest.sources.port import (
     Truncated,
 )
 from persist_ingest.sources.postgres import values
+from persist_ingest.sources.postgres.catalog import FULL
 from persist_ingest.sources.postgres.column_types import ColumnType, is_same
 from persist_ingest.sources.postgres.definition import PublishedTable
 from persist_ingest.sources.postgres.form import LEFT_OUT, TableForm
@@ -202,8 +203,7 @@ class EventDecoder:
         except NoOldRow as error:
             raise SourceFailure(
                 "an update or delete came without its whole old row",
-                hint=f"ALTER TABLE {table.export} REPLICA IDENTITY FULL before anything else is changed; "
-                f"then {_NEW_SOURCE}",
+                hint=f"{_identities(table)} before anything else is changed; then {_NEW_SOURCE}",
                 export=table.export,
                 offset=int(framed.ends[error.at]) - 1,
             ) from None
@@ -265,9 +265,19 @@ def _check_whole(rows: MessageRows, relation: RelationMessage, table: PublishedT
     if table.key and others and ((rows.diffs < 0) & ~np.logical_or.reduce(others)).any():
         raise SourceFailure(
             "an update or delete in a partition may have come without its whole old row",
-            hint=f"set REPLICA IDENTITY FULL on every partition; then {_NEW_SOURCE}",
+            hint=f"{_identities(table)}; then {_NEW_SOURCE}",
             export=table.export,
         )
+
+
+def _identities(table: PublishedTable) -> str:
+    """What gives a table, or its partitions, the replica identity that it needs."""
+    if not table.partitioned:
+        return f"ALTER TABLE {table.export} REPLICA IDENTITY FULL"
+    parts = table.form.parts if table.form is not None else ()
+    others = [f"{part.schema}.{part.name}" for part in parts if part.kind == "r" and part.identity != FULL]
+    named = "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in others)
+    return named or "set REPLICA IDENTITY FULL on every partition (it is not inherited)"
 
 
 def plain(numbers: Numbers, kind: pa.DataType) -> ArrowArray:
@@ -320,7 +330,7 @@ def _bind(export: TableExport, relation: RelationMessage | None, catalog: Upstre
         attribute = relation.attributes[at]
         now = (attribute.oid, attribute.mod)
         column = declared.get(field.name)
-        kind = column.type if column else catalog.column_type(*now)
+        kind = column.type if column else _added_type(catalog, *now, table)
         same = is_same((column.oid, column.mod), now) if column else True
         if kind is None or kind.arrow != field.type or not same:
             raise _altered("a column was altered", table, field.name)
@@ -365,11 +375,17 @@ def _altered(message: str, table: PublishedTable, column: str) -> TableAltered:
     return TableAltered(message, hint=_NEW_SOURCE, export=table.export, column=column)
 
 
+def _added_type(catalog: UpstreamCatalog, oid: int, mod: int, table: PublishedTable) -> ColumnType | None:
+    """What a column becomes that came after the table was read: none of its key."""
+    found = catalog.column_type(oid, mod)
+    return None if found is None else found.read_as(table.special)
+
+
 def _grown(export: TableExport, added: Sequence[RelationColumn], catalog: UpstreamCatalog) -> Schema:
     """The schema with these columns, null in all rows from before: the form they are in was checked for that."""
     table, fields = export.table, list(export.schema.val)
     for attribute in added:
-        kind = catalog.column_type(attribute.oid, attribute.mod)
+        kind = _added_type(catalog, attribute.oid, attribute.mod, table)
         if kind is None:
             raise _altered("a column was added whose type is gone again", table, attribute.name)
         _check_text(kind, table, attribute.name)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from persist import VersionMismatch
 from persist.typed import Fields, Record
-from persist_ingest.sources.postgres.column_types import ColumnType, column_type
+from persist_ingest.sources.postgres.column_types import ColumnType, SpecialValues, column_type
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 from persist_ingest.sources.tables.naming import called
@@ -20,6 +20,8 @@ from persist_ingest.sources.tables.naming import called
 FORMAT: Final = 9
 RENAMING: Final = 10
 """The format of definitions that call columns otherwise: earlier releases would forget that."""
+SPECIAL: Final = 11
+"""The format of those that do not fail on special values, and may call columns otherwise."""
 _SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
@@ -33,17 +35,21 @@ AS_UPSTREAM: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(TableColumn):
-    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind."""
+    """A column as it was declared. ``oid``, ``mod``: its type; ``base``: the same with domains resolved, and kind.
+
+    ``special``: what becomes of its special values.
+    """
 
     oid: int
     mod: int
     base: tuple[int, int, str]
     shown: str
+    special: SpecialValues = SpecialValues.FAIL
 
     @property
     def type(self) -> ColumnType:
         """What it becomes."""
-        return column_type(*self.base)
+        return column_type(*self.base).read_as(self.special)
 
     @property
     def arrow(self) -> pa.DataType:
@@ -57,7 +63,8 @@ class PublishedTable(SourceTable[Column]):
     ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
     ``partitioned``: its rows are in its partitions, and sent as its own. ``through``: what it was read anew with has
     the log up to there, which may have forms that it is not read under. ``by_key``: its changes say of earlier rows
-    only the key, as its replica identity is its primary key.
+    only the key, as its replica identity is its primary key. ``special``: what becomes of special values, but for those
+    of keys, which are never null.
     """
 
     export: str = field()  # Without that its default would be what a table has in its place.
@@ -70,9 +77,18 @@ class PublishedTable(SourceTable[Column]):
     partitioned: bool = False
     through: int = 0
     by_key: bool = False
+    special: SpecialValues = SpecialValues.FAIL
 
     def read_up_to(self, offset: int) -> Self:
         return replace(self, through=offset)
+
+    def taking(self, special: SpecialValues) -> Self:
+        """The same with special values taken so. Without a primary key every column is of the key, and may be null."""
+        keys = self.key if special is SpecialValues.NULL else ()
+        columns = tuple(
+            replace(column, special=SpecialValues.FAIL if column.name in keys else special) for column in self.columns
+        )
+        return replace(self, columns=columns, special=special)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +99,8 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
     ``identifies``: it may set the replica identity of tables. ``slot_point``: where its slot began. Each slot begins
     beyond all that was read of one of its name before, so with how far the source got it identifies its slot.
     ``everything``: it is of all tables that its publication has, but for those ``left_out`` (as exports).
-    ``withheld``: by exports that it had, columns that were left out of them, and are again should they come back.
+    ``withheld``: by exports, columns that are left out of them when they come, come back or are snapshotted again.
+    ``special``: what becomes of special values, in all its tables.
     ``renames``: by exports, also those that are not there now, what columns are called otherwise than upstream.
     """
 
@@ -103,6 +120,7 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
     left_out: tuple[str, ...] = ()
     withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    special: SpecialValues = SpecialValues.FAIL
 
     @property
     def incarnation(self) -> str:
@@ -126,8 +144,22 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
         """The same without a table, which is not taken in again."""
         tables = tuple(each for each in self.tables if each.export != export)
         left_out = (*self.left_out, export) if self.everything else self.left_out
-        excluded = {each.export: each.excluded for each in self.tables if each.export == export and each.excluded}
-        return replace(self, tables=tables, left_out=left_out, withheld={**self.withheld, **excluded})
+        excluded = {each.export: self.withheld_from(each) for each in self.tables if each.export == export}
+        withheld = {name: columns for name, columns in {**self.withheld, **excluded}.items() if columns}
+        return replace(self, tables=tables, left_out=left_out, withheld=withheld)
+
+    def withheld_from(self, table: PublishedTable) -> tuple[str, ...]:
+        """Columns that are left out of a table from its next snapshot on, or are already."""
+        return tuple(dict.fromkeys([*table.excluded, *self.withheld.get(table.export, ())]))
+
+    def taking(self, special: SpecialValues) -> "PostgresDefinition":
+        """The same with special values taken so."""
+        return replace(self, special=special, tables=tuple(table.taking(special) for table in self.tables))
+
+    def within(self, part: Self) -> Self:
+        """See TablesDefinition. Special values are taken as here."""
+        whole = TablesDefinition[PublishedTable].within(self, part)
+        return replace(whole, tables=tuple(table.taking(self.special) for table in whole.tables))
 
     def is_news(self, known: "PostgresDefinition") -> bool:
         """Its tables' forms have to be known after a restart."""
@@ -136,20 +168,32 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
-        plain: Record = json.loads(json.dumps({"format": RENAMING if self.renames else FORMAT, **asdict(self)}))
+        is_special = self.special is not SpecialValues.FAIL
+        number = SPECIAL if is_special else RENAMING if self.renames else FORMAT
+        # Columns have it from the whole.
+        given = asdict(self)
+        for each in given["tables"]:
+            del each["special"]
+            for column in each["columns"]:
+                del column["special"]
+        given["special"] = self.special.value
+        plain: Record = json.loads(json.dumps({"format": number, **given}))
         if not self.renames:
             del plain["renames"]
+        if not is_special:
+            del plain["special"]
         return plain
 
     @classmethod
     def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") not in (RENAMING, FORMAT, *_SAYING_LESS):
+        if given.get("format") not in (SPECIAL, RENAMING, FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
         lists = {"publishes": tuple(fields["publishes"]), "left_out": tuple(fields.get("left_out", ()))}
-        return cls(**{**fields, **lists}, tables=tables)
+        special = SpecialValues(fields.pop("special", SpecialValues.FAIL))
+        return cls(**{**fields, **lists}, tables=tuple(table.taking(special) for table in tables), special=special)
 
 
 def _table(given: Fields) -> PublishedTable:

@@ -79,7 +79,7 @@ class ChangesTask:
             if slot.confirmed > self.begin:
                 raise UpstreamLost(
                     "the upstream threw away what was not read yet",
-                    hint="make a new source",
+                    hint="snapshot each of its tables again (persist source resnapshot)",
                     slot=definition.slot,
                     confirmed=Lsn(slot.confirmed),
                     resume=Lsn(self.begin),

@@ -302,6 +302,11 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
         message = "a table was altered while it was looked at"
         return AlteredMeanwhile(message, hint=hint, sqlstate=sqlstate, detail=detail)
     hint = "grant it to this role" if sqlstate == _DENIED else "see the documentation of the PostgreSQL source"
+    if sqlstate == _DENIED and "for database" in detail:
+        hint = (
+            "GRANT CREATE ON DATABASE ... TO this role, which makes a publication; or have the tables' owner make one, "
+            "and name it (option publication)"
+        )
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 
 

@@ -13,9 +13,13 @@ from persist.arrow import ArrowArray, frombuffer, py_buffer
 from persist.arrow.exact import cast_exactly
 from persist_ingest.sources.port import BadRows
 from persist_ingest.sources.postgres.column_types import ColumnType, TextForm
-from persist_ingest.sources.tables.gathering import BAD_ROW_HINT as _HINT
 from persist_ingest.sources.tables.gathering import Bools, Bytes, Ints, gather
 
+_HINT: Final = (
+    "correct the row upstream, or have such values be null (persist source alter ... -o specialValues=null) or leave "
+    "the column out (... -o excludeColumns=SCHEMA.TABLE.COLUMN), where it is not of the key; then snapshot the table "
+    "again (persist source resnapshot). In a source made with specialValues=text they are text, also in keys"
+)
 # What surrounds the part that is parsed: \x of bytes, +00 of instants, {} of lists.
 _TRIM: Final = {TextForm.BYTES: (b"\\x", b""), TextForm.INSTANT: (b"", b"+00"), TextForm.LIST: (b"{", b"}")}
 _NATIVE_RANGES: Final = {
@@ -27,6 +31,23 @@ _NATIVE_RANGES: Final = {
 
 def parse(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
     """The values whose text lies at ``starts`` with ``lengths`` (0 where not valid). Raises BadRows."""
+    try:
+        return _parsed(kind, data, starts, lengths, valid)
+    except BadRows:
+        if kind.special is None or not kind.lenient:
+            raise
+        usual = valid & ~_is_special(kind.special, data, starts, lengths, valid)
+        if usual.sum() == valid.sum():
+            raise
+        return _parsed(kind, data, starts, np.where(usual, lengths, 0), usual)
+
+
+def _is_special(special: str, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> Bools:
+    text = gather(data, starts, lengths, valid)
+    return np.asarray(pc.fill_null(pc.match_substring_regex(text, special), False))
+
+
+def _parsed(kind: ColumnType, data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:
     front, back = _TRIM.get(kind.form, (b"", b""))
     if front or back:
         _check_edges(kind, data, starts, lengths, valid, front, back)
@@ -53,6 +74,9 @@ def normal(array: ArrowArray, kind: ColumnType) -> ArrowArray:
         numbers = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
         bounds = pc.min_max(numbers)
         if bounds["min"].as_py() < limits[0] or bounds["max"].as_py() > limits[1]:
+            if kind.lenient:
+                usual = pc.and_(pc.greater_equal(numbers, limits[0]), pc.less_equal(numbers, limits[1]))
+                return pc.if_else(usual, array, pa.scalar(None, array.type))  # type: ignore[no-any-return]  # kernels and pyspark have no types
             raise BadRows("a value cannot be stored", hint=_HINT, type=kind.arrow, detail="out of range, or infinite")
     return array
 

@@ -125,16 +125,20 @@ class Rows:
         """What of a body is a row each. Raises Refused."""
         if self._definition.format == LINES:
             lines: list[bytes | None] = [line for line in body.split(b"\n") if line.strip(_SPACES)]
-            if not self._definition.fields:
-                for line in lines:
-                    _check_json(line or b"")
+            for line in lines:
+                self._check(line or b"")
             return lines
         if self._definition.format != JSON:
             return [body]
-        if not self._definition.fields:
-            _check_json(body)
-            return [body]
-        return _objects(body) if body.lstrip(_SPACES).startswith(b"[") else [body]
+        if self._definition.fields and body.lstrip(_SPACES).startswith(b"["):
+            return _objects(body)
+        self._check(body)
+        return [body]
+
+    def _check(self, text: bytes) -> None:
+        """Raise Refused for what is not JSON, where whatever makes columns of it might take it for that."""
+        if not self._definition.fields or b"NaN" in text or b"Inf" in text:
+            _check_json(text)
 
 
 def _check_json(text: bytes) -> None:

@@ -3,12 +3,11 @@
 Compared in constant time, before anything of the body is parsed. The secret is where the definition says, on the
 machine that serves, and may be replaced there while it is served.
 Source: RFC 2104; GitHub, "Validating webhook deliveries"; Stripe, "Verify webhook signatures manually"; Slack,
-"Verifying requests from Slack"; RFC 6750.
+"Verifying requests from Slack"; RFC 6750; Standard Webhooks 1.0.0; GitLab, "Validate payloads by using a secret token".
 """
 
 import base64
 import binascii
-import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +24,14 @@ from persist_ingest.sources.webhook.refusals import NOT_SIGNED, SIGNED_TOO_LONG_
 NONE: Final = "none"
 BEARER: Final = "bearer"
 HMAC: Final = "hmac-sha256"
+HMAC_SHA1: Final = "hmac-sha1"
+TOKEN: Final = "token"
+GITLAB: Final = "gitlab"
+STANDARD: Final = "standard"
 GITHUB: Final = "github"
 STRIPE: Final = "stripe"
 SLACK: Final = "slack"
-CHECKS: Final = (GITHUB, STRIPE, SLACK, HMAC, BEARER, NONE)
+CHECKS: Final = (GITHUB, GITLAB, STRIPE, SLACK, STANDARD, HMAC, HMAC_SHA1, BEARER, TOKEN, NONE)
 OPTIONS: Final = ("check", "secret", "signatureHeader", "signaturePrefix", "signatureEncoding", "toleranceSeconds")
 TOLERANCE_SECONDS: Final = 300
 """How far the time that was signed may lie from the clock here; a recorded request cannot be played again later."""
@@ -37,10 +40,15 @@ _HEADERS: Final = {
     GITHUB: "x-hub-signature-256",
     STRIPE: "stripe-signature",
     SLACK: "x-slack-signature",
+    GITLAB: "x-gitlab-token",
+    STANDARD: "webhook-signature",
     BEARER: "authorization",
     NONE: "",
 }
 _SLACK_TIME: Final = "x-slack-request-timestamp"
+_GENERIC: Final = (HMAC, HMAC_SHA1)
+_TIMED: Final = (STRIPE, SLACK, STANDARD)
+_STANDARD_SECRET: Final = b"whsec_"
 _LOOK_SECONDS: Final = 1.0
 _Expected: TypeAlias = Callable[[bytes], bytes]
 
@@ -64,10 +72,15 @@ class Check:
         """From options. Raises InvalidArgument; one that is not given is a mistake, and never an open door."""
         required(given, "check", GITHUB)
         kind = one_of(given, "check", CHECKS, NONE)
-        for option in ("signatureHeader", "signaturePrefix", "signatureEncoding"):
-            if kind != HMAC and given.get(option) is not None:
-                raise InvalidArgument(f"option {option} goes with check={HMAC}", hint="leave it out", check=kind)
-        if kind not in (STRIPE, SLACK) and given.get("toleranceSeconds") is not None:
+        for option, kinds in (
+            ("signatureHeader", (*_GENERIC, TOKEN)),
+            ("signaturePrefix", _GENERIC),
+            ("signatureEncoding", _GENERIC),
+        ):
+            if kind not in kinds and given.get(option) is not None:
+                of = " or ".join(f"check={each}" for each in kinds)
+                raise InvalidArgument(f"option {option} goes with {of}", hint="leave it out", check=kind)
+        if kind not in _TIMED and given.get("toleranceSeconds") is not None:
             raise InvalidArgument("no time is signed", hint="leave toleranceSeconds out", check=kind)
         if kind == NONE:
             if given.get("secret") is not None:
@@ -121,15 +134,16 @@ class Checker:
             raise Refused(NOT_SIGNED, f"header {self._check.header} is missing")
         self._look()
         kind = self._check.kind
-        if kind == BEARER:
-            scheme, _, token = given.partition(" ")
+        if kind in (BEARER, TOKEN, GITLAB):
+            scheme, _, token = given.partition(" ") if kind == BEARER else ("bearer", "", given)
             if scheme.lower() != "bearer" or not self._any(lambda secret: secret, [token.strip().encode()]):
                 raise Refused(WRONG_SIGNATURE, "this is not the token")
-            return
-        if kind == STRIPE:
+        elif kind == STRIPE:
             self._stripe(given, body)
         elif kind == SLACK:
             self._slack(given, headers, body)
+        elif kind == STANDARD:
+            self._standard(given, headers, body)
         else:
             prefix = "sha256=" if kind == GITHUB else self._check.prefix
             self._signed(body, [given.strip()], prefix)
@@ -150,9 +164,19 @@ class Checker:
         self._signed(b"v0:" + moment.encode() + b":" + body, [given.strip()], "v0=")
         self._timely(moment)
 
-    def _signed(self, message: bytes, signatures: Sequence[str], prefix: str) -> None:
-        found = [each for text in signatures if (each := _decoded(text, prefix, self._check.encoding)) is not None]
-        if not self._any(lambda secret: hmac.digest(secret, message, hashlib.sha256), found):
+    def _standard(self, given: str, headers: Mapping[str, str], body: bytes) -> None:
+        delivery, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+        if not delivery or not moment:
+            raise Refused(NOT_SIGNED, "header webhook-id or webhook-timestamp is missing")
+        signed = b".".join((delivery.encode(), moment.encode(), body))
+        self._signed(signed, given.split(), "v1,", encoding="base64")
+        self._timely(moment)
+
+    def _signed(self, message: bytes, signatures: Sequence[str], prefix: str, *, encoding: str = "") -> None:
+        encoding = encoding or self._check.encoding
+        digest = "sha1" if self._check.kind == HMAC_SHA1 else "sha256"
+        found = [each for text in signatures if (each := _decoded(text, prefix, encoding)) is not None]
+        if not self._any(lambda secret: hmac.digest(secret, message, digest), found):
             raise Refused(WRONG_SIGNATURE, "the signature is not that of this body under the secret")
 
     def _timely(self, moment: str) -> None:
@@ -176,9 +200,19 @@ class Checker:
         if now - self._looked_at < _LOOK_SECONDS:
             return
         secrets = [looked_up("secret", place, is_secret=True).encode() for place in self._check.secrets]
+        if self._check.kind == STANDARD:
+            secrets = [_standard_secret(each) for each in secrets]
         if not all(secrets):
             raise InvalidArgument("the secret is empty", hint="put it there", places=", ".join(self._check.secrets))
         self._secrets, self._looked_at = secrets, now
+
+
+def _standard_secret(text: bytes) -> bytes:
+    """Bytes in Base64, as they are handed out. Raises InvalidArgument."""
+    try:
+        return base64.b64decode(text.strip().removeprefix(_STANDARD_SECRET), validate=True)
+    except binascii.Error:
+        raise InvalidArgument("the secret is not Base64", hint="as the sender shows it: whsec_...") from None
 
 
 def _decoded(text: str, prefix: str, encoding: str) -> bytes | None:

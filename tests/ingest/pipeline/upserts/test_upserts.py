@@ -28,7 +28,7 @@ from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.kept import Kept
 from persist_ingest.pipeline.newest.key_ranges import KeyRange, key_ranges
 from persist_ingest.pipeline.newest.keyed import ByKey
-from persist_ingest.pipeline.newest.runs import keys_of
+from persist_ingest.pipeline.newest.runs import RunDamaged, keys_of
 from persist_ingest.pipeline.newest.upserts import PLACES, appended, gather, let_go, upserted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.sources.port import Keyed
@@ -375,6 +375,45 @@ def test_damaged_files_are_read_anew(export: Export, place: Path, damage: str) -
         (rows.parent / "kept.json").write_text("{")
     export.step([("k7", 0, 5, True)], 6)
     export.check()
+
+
+@pytest.mark.parametrize("suffix", ["hash", "rows", "json"])
+def test_no_bit_of_the_files_is_believed_that_was_not_written(
+    export: Export, place: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "FAN", 2)
+    rng, upper = random.Random(suffix), 4
+    export.step([(f"k{number}", number, 3, True) for number in range(300)], upper)
+    for _ in range(20):
+        let_go(export.contents)
+        paths = sorted(place.glob(f"*/*.{suffix}"))
+        content = bytearray((path := rng.choice(paths)).read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        # All keys: so all is touched, if not by these then by what they are merged with.
+        batch: list[Upsert] = [(f"k{number}", rng.randrange(9), upper + 1, True) for number in range(300)]
+        held = dict(export.held)
+        with contextlib.suppress(RunDamaged):
+            export.step(batch, upper + 2)
+        if export.upper == upper:
+            export.held = held
+            export.step(batch, upper + 2)
+        upper += 2
+        export.check()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_folder_that_is_removed_while_it_is_used_is_made_again(export: Export, place: Path, *, inside: bool) -> None:
+    export.step([(f"k{number}", number, 3, True) for number in range(50)], 4)
+    for number in range(3):
+        for each in [*place.iterdir()] if inside else [place]:
+            shutil.rmtree(each)
+        batch: list[Upsert] = [("k7", number, export.upper + 1, True)]
+        with pytest.raises(Determinate, match="cannot be kept"):
+            export.prepared(batch, export.upper + 2)
+        export.step(batch, export.upper + 2)
+        export.check()
+    assert len([*place.iterdir()]) == 1
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ def begun_again(
         check_identities(session, definition, known, forms[listed.oid])
         with locked(definition.dsn, listed) as holder:
             now = catalog.forms(holder, definition.publication, [listed.oid])[listed.oid]
-            alone = defined(holder, definition, [listed], {listed.oid: _left_out(known, listed.oid, now)})
+            alone = defined(holder, definition, [listed], {listed.oid: _left_out(definition, known, listed.oid, now)})
             (table,) = (table.recalled(schema) for table in alone.tables)
             if table.by_key:
                 table.check_key(schema)
@@ -107,11 +107,15 @@ def begun_again(
         yield TableAnew(session, replace(alone, tables=(table,)), table.grown(schema), order)
 
 
-def _left_out(known: PublishedTable, oid: int, now: TableForm) -> tuple[str, ...]:
+def _left_out(definition: PostgresDefinition, known: PublishedTable, oid: int, now: TableForm) -> tuple[str, ...]:
     """The columns that are never read, also those that have another name by now."""
     before = known.form.attributes if known.form is not None and known.oid == oid else ()
     numbers = {each.number for each in before if each.name in known.excluded}
-    return tuple(dict.fromkeys([*known.excluded, *(each.name for each in now.attributes if each.number in numbers)]))
+    return tuple(
+        dict.fromkeys(
+            [*definition.withheld_from(known), *(each.name for each in now.attributes if each.number in numbers)]
+        )
+    )
 
 
 def _gone_on(session: UpstreamConnection, begun: Mapping[str, object], export: str, schema: Schema) -> TableAnew:

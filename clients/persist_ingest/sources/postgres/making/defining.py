@@ -117,7 +117,7 @@ def _table(
         excluded=tuple(excluded),
         partitioned=listed.kind == "p",
         by_key="update" in definition.publishes and is_by_key(holder, listed),
-    )
+    ).taking(definition.special)
 
 
 def is_by_key(session: UpstreamConnection, listed: Listed) -> bool:

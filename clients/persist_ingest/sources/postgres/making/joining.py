@@ -12,6 +12,7 @@ from persist_ingest.sources.postgres.making import publications
 from persist_ingest.sources.postgres.making.defining import check_alone, check_kinds, defined, locked
 from persist_ingest.sources.postgres.making.options import parse_table
 from persist_ingest.sources.postgres.session import UpstreamConnection
+from persist_ingest.sources.tables.options import check_there
 
 
 def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
@@ -23,7 +24,10 @@ def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
         if not lenient:
             listed = check_alone(session, definition, *names)
         with locked(definition.dsn, listed) as holder:
-            alone = defined(holder, definition, [listed], {listed.oid: definition.withheld.get(listed.export, ())})
+            excluded = definition.withheld.get(listed.export, ())
+            if not lenient:
+                _check_there(holder, listed, excluded)
+            alone = defined(holder, definition, [listed], {listed.oid: excluded})
         (table,) = alone.tables
         if not lenient and table.form is not None:
             check_identities(session, definition, table, table.form)
@@ -32,6 +36,16 @@ def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
         return PostgresDefinition.from_json(given).joined(table).to_json()
 
     return Joined(export=table.export, schema=table.initial(), renewed=renewed)
+
+
+def _check_there(session: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> None:
+    """SUBTLE: a name that is misspelt would take in what is to be left out."""
+    names = [column.name for column in catalog.columns_of(session, listed)]
+    check_there(
+        "excludeColumns",
+        [(listed.schema, listed.name, column) for column in excluded],
+        [(listed.schema, listed.name, column) for column in names],
+    )
 
 
 def _listed(session: UpstreamConnection, definition: PostgresDefinition, names: tuple[str, str]) -> Listed:

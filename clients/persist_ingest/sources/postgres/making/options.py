@@ -10,7 +10,8 @@ from typing import Final
 
 from persist import InvalidArgument
 from persist_ingest.given import Given
-from persist_ingest.sources.options import check_options, required
+from persist_ingest.sources.options import check_options, one_of, required
+from persist_ingest.sources.postgres.column_types import SpecialValues
 from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
 
 NAMES: Final = (
@@ -27,8 +28,9 @@ NAMES: Final = (
     "snapshotTasks",
     "badRows",
     "onAltered",
+    "specialValues",
 )
-ALTERABLE: Final = ("onAltered",)
+ALTERABLE: Final = ("onAltered", "specialValues", "excludeColumns")
 """Those that may be given otherwise later."""
 _NAME_MAX: Final = 63
 _TASKS_MAX: Final = 1000
@@ -41,7 +43,7 @@ class Options:
 
     ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
     read. ``renames``: schema, table, column and what it is called instead. ``snapshot_tasks``: about how many.
-    ``takes_over``: altered tables are snapshotted again by themselves.
+    ``takes_over``: altered tables are snapshotted again by themselves. ``special``: what becomes of special values.
     """
 
     dsn: str
@@ -56,6 +58,16 @@ class Options:
     include_columns: tuple[tuple[str, ...], ...] = ()
     exclude_columns: tuple[tuple[str, ...], ...] = ()
     renames: tuple[tuple[str, ...], ...] = ()
+    special: SpecialValues = SpecialValues.FAIL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """What is decided otherwise of a source; None: as it was."""
+
+    takes_over: bool | None
+    special: SpecialValues | None
+    exclude_columns: tuple[tuple[str, ...], ...]
 
 
 def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
@@ -75,7 +87,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         tables=_tables(given),
         exclude_tables=_NAMES.of(given, "excludeTables", _NAMES.table, "public.log"),
         include_columns=_NAMES.of(given, "includeColumns", _NAMES.column, "public.orders.id"),
-        exclude_columns=_NAMES.of(given, "excludeColumns", _NAMES.column, "public.orders.secret"),
+        exclude_columns=_excluded(given),
         renames=_NAMES.of(given, "renameColumns", _NAMES.renamed, "public.orders.ts:moment"),
         publication=given.get("publication") or standard,
         slot=slot,
@@ -83,17 +95,23 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         replace_slot=given.flag("replaceSlot", False),
         snapshot_tasks=_snapshot_tasks(given),
         takes_over=takes_over(given),
+        special=_special(given),
     )
 
 
-def parse_altered(raw: Mapping[str, str]) -> bool:
-    """``takes_over``, of the options of a source that was created before. Raises InvalidArgument."""
+def parse_altered(raw: Mapping[str, str]) -> Altered:
+    """The options of a source that was created before. Raises InvalidArgument."""
     fixed = [name for name in raw if name.lower() in {each.lower() for each in NAMES if each not in ALTERABLE}]
     if fixed:
         raise InvalidArgument(
             "this option is as the source was created with", hint=f"of {', '.join(ALTERABLE)}", option=fixed[0]
         )
-    return takes_over(check_options(raw, ALTERABLE, "a source that is there"))
+    given = check_options(raw, ALTERABLE, "a source that is there")
+    return Altered(
+        takes_over=None if given.get("onAltered") is None else takes_over(given),
+        special=None if given.get("specialValues") is None else _special(given),
+        exclude_columns=_excluded(given),
+    )
 
 
 def default_name(source: str) -> str:
@@ -104,6 +122,16 @@ def default_name(source: str) -> str:
 def parse_table(text: str) -> tuple[str, str]:
     """Schema and name of one table. Raises InvalidArgument."""
     return _NAMES.one_table(text, 'public.orders, or public."Line Items"')
+
+
+def _special(given: Given) -> SpecialValues:
+    return SpecialValues(
+        one_of(given, "specialValues", [each.value for each in SpecialValues], SpecialValues.FAIL.value)
+    )
+
+
+def _excluded(given: Given) -> tuple[tuple[str, ...], ...]:
+    return _NAMES.of(given, "excludeColumns", _NAMES.column, "public.orders.secret")
 
 
 def _tables(given: Given) -> tuple[tuple[str, str], ...] | None:

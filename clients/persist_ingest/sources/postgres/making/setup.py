@@ -35,7 +35,7 @@ from persist_ingest.sources.postgres.making.defining import (
     defined,
     is_by_key,
 )
-from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_altered, parse_options
+from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_options
 from persist_ingest.sources.postgres.reader import KIND, PostgresReader
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
@@ -114,8 +114,9 @@ class PostgresSource:
 
     def altered(self, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:
         """See Alters."""
-        takes_over = parse_altered(options)
-        return replace(PostgresDefinition.from_json(definition), takes_over=takes_over).to_json()
+        from persist_ingest.sources.postgres.making.altering import altered
+
+        return altered(PostgresDefinition.from_json(definition), options).to_json()
 
     def joined(self, definition: Mapping[str, object], name: str, *, lenient: bool = False) -> Joined:
         """See Joins."""
@@ -420,6 +421,7 @@ def _define(
         everything=options.tables is None,
         left_out=tuple(".".join(name) for name in options.exclude_tables),
         takes_over=options.takes_over,
+        special=options.special,
     )
     excluded = _excluded(holder, options, chosen)
     definition = replace(definition, renames=checked(options.renames, _columns(holder, chosen), excluded))
