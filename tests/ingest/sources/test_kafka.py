@@ -213,6 +213,40 @@ def test_changes_of_debezium_are_retractions_and_additions() -> None:
     assert "id must have a value" in bad[8]
 
 
+def test_changes_of_debezium_without_rows_before_are_the_newest_of_their_keys() -> None:
+    """As connectors send them from tables whose replica identity is their key, and from what has no images before."""
+    pair = b'{"schema":{},"payload":{"id":1}}'
+    changes: list[tuple[bytes | None, Any]] = [
+        (b'{"id":0}', change("r", None, ROW[0])),
+        (pair, {"schema": {"type": "struct"}, "payload": change("c", None, ROW[1])}),
+        (b'{"id":1}', change("u", None, {**ROW[1], "name": "other"})),
+        (b'{"id":0}', change("d", {"id": 0, "name": None, "day": None}, None)),
+        (b'{"id":0}', None),
+        (pair, change("d", None, None)),
+        (b"no json", change("d", None, None)),
+        (None, change("u", None, {**ROW[2], "name": "__debezium_unavailable_value"})),
+        (None, change("u", ROW[2], None)),
+        (None, change("c", None, {"name": "no id"})),
+    ]
+    topic = cluster(*(Message(key, each if each is None else json.dumps(each).encode()) for key, each in changes))
+    options = {"envelope": "debezium-upsert", "badRows": "divert", "schema": SCHEMA + ", day date", "include": "offset"}
+    reader = made(topic, **options)
+    days = [datetime.date(2020, 1, number + 1) for number in range(3)]
+    assert rows(reader) == [
+        (0, True, 0, "n0", days[0], 0),
+        (1, True, 1, "n1", days[1], 1),
+        (2, True, 1, "other", days[1], 2),
+        (3, False, 0, None, None, 3),
+        (5, False, 1, None, None, 5),
+    ]
+    bad = {row[0]: row[5] for row in rows(reader, "errors")}
+    assert list(bad) == [6, 7, 8, 9]
+    assert "id must have a value" in bad[6]
+    assert "not sent again" in bad[7]
+    with pytest.raises(InvalidArgument, match="key"):
+        made(topic, {name: text for name, text in GIVEN.items() if name != "key"}, **options)
+
+
 AVRO = {
     "type": "record",
     "name": "Order",

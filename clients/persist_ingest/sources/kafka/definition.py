@@ -17,7 +17,7 @@ from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.decode.raw_rows import RawDecoder
 from persist_ingest.given import Given
 from persist_ingest.sources.divert import DIVERT, FAIL
-from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, Envelope, Upserted
+from persist_ingest.sources.kafka.envelopes import INCLUDED, Added, Debezium, DebeziumUpserted, Envelope, Upserted
 from persist_ingest.sources.kafka.schemas.decoder import RegisteredDecoder, fields_of
 from persist_ingest.sources.kafka.schemas.rest import Registered, Registry, UnknownSchema
 from persist_ingest.sources.kafka.settings import Settings, divided
@@ -28,7 +28,9 @@ from persist_ingest.sources.renames import AS_THEY_ARE, OPTION, Renames
 
 _FORMATS: Final = ("json", "avro", "protobuf", "text", "bytes")
 _REGISTERED: Final = ("json", "avro", "protobuf")
-_ENVELOPES: Final = ("none", "upsert", "debezium")
+DEBEZIUM_UPSERT: Final = "debezium-upsert"
+_ENVELOPES: Final = ("none", "upsert", "debezium", DEBEZIUM_UPSERT)
+_DEBEZIUM: Final = ("debezium", DEBEZIUM_UPSERT)
 TOPICS: Final = "topicPattern"
 STARTING: Final = ("startingOffsets", ("earliest", "latest"), "earliest")
 OPTIONS: Final = (
@@ -208,6 +210,8 @@ class KafkaDefinition:
         columns = None if columns is None else self.renames.upstream(columns)
         if self.envelope == "debezium":
             return Debezium(json_columns(self.value.columns))
+        if self.envelope == DEBEZIUM_UPSERT:
+            return DebeziumUpserted(json_columns(self.value.columns), self.key)
         if self.message_key is None:
             return Added(self._decoder(self.value, columns, ()))
         keys = self._decoder(self.message_key, None, (), fixed=True)
@@ -224,9 +228,9 @@ class KafkaDefinition:
         """Of the export."""
         envelope = self.envelope_made()
         fields = pa.schema([*envelope.fields, *(INCLUDED[name] for name in self.include)])
-        if not isinstance(envelope, Upserted):
+        if not envelope.upserts:
             return self.renames.keyed(fields, self.key)
-        key = envelope.keys.fields.names
+        key = envelope.keys.fields.names if isinstance(envelope, Upserted) else list(self.key)
         # A key that has no value any more comes with nulls.
         nullable = [each if each.name in key else each.with_nullable(True) for each in fields]
         return self.renames.keyed(pa.schema(nullable), key)
@@ -241,13 +245,13 @@ def settings_of(raw: Mapping[str, str]) -> Settings:
 
 def _value(given: Given, envelope: str) -> Payload:
     kind = one_of(given, "format", _FORMATS, "json")
-    if envelope == "debezium" and kind != "json":
-        raise InvalidArgument("envelope debezium is read from JSON", hint="use format=json", format=kind)
+    if envelope in _DEBEZIUM and kind != "json":
+        raise InvalidArgument(f"envelope {envelope} is read from JSON", hint="use format=json", format=kind)
     registry = _registry(given)
     if registry is None:
         return _payload(given, kind, "schema", "avroSchema", "value")
-    if envelope == "debezium":
-        raise InvalidArgument("envelope debezium is read from JSON without a registry", hint="drop schemaRegistry")
+    if envelope in _DEBEZIUM:
+        raise InvalidArgument(f"envelope {envelope} is read from JSON without a registry", hint="drop schemaRegistry")
     for name in ("schema", "avroSchema", "avroHeader", "avroSchemaId"):
         if name in given.values:
             raise InvalidArgument(f"options schemaRegistry and {name} exclude each other", hint=f"drop {name}")

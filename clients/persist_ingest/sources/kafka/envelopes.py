@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persist.arrow import ArrowArray, array_of
+from persist.arrow import ArrowArray, ArrowField, array_of
 from persist_ingest.decode.exact import Bad, Decoder, Undecodable, converted, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.kafka.cluster import Fetched
@@ -27,6 +27,8 @@ INCLUDED: Final = {
     "key": pa.field("key", pa.binary()),
 }
 """Columns that can be had besides those in the payload."""
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium sends for a large value that is as it was, unless it was configured otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +153,7 @@ class Debezium:
 
     def _images(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Each change as whether there is a row before, that row, whether there is one after, and that one."""
-        wrapped, *bare = rows.columns
-        inner = wrapped.flatten()  # type: ignore[attr-defined]  # its type says what it is
-        before, after, op = (pc.if_else(wrapped.is_valid(), mine, its) for mine, its in zip(inner, bare, strict=True))
+        before, after, op = _change(rows)
         for at in range(rows.num_rows):
             _check_op(op[at].as_py(), before[at].is_valid, after[at].is_valid)
         arrays: list[ArrowArray] = []
@@ -167,6 +167,81 @@ class Debezium:
         return pa.RecordBatch.from_arrays(arrays, schema=_images(self.fields))
 
 
+@dataclass(frozen=True, slots=True)
+class DebeziumUpserted:
+    """As ``Debezium``, where rows before are not sent: ``after`` is what the row of its key is now.
+
+    ``key``: columns of the row. A deletion has them in ``before``, or its message in its own key.
+    """
+
+    fields: pa.Schema
+    key: tuple[str, ...]
+
+    @property
+    def upserts(self) -> bool:
+        return True
+
+    def meaning(self, fetched: Fetched) -> Meaning:
+        live = np.array([at for at, value in enumerate(fetched.values) if value is not None], dtype=np.int64)
+        read = JsonDecoder(_envelope(self.fields)).decode([value for value in fetched.values if value is not None])
+        before, after, op = _change(read.rows)
+        keys = self._keys([fetched.keys[at] for at in live[read.good]])
+        rows = pa.record_batch([before, after, op, *keys], names=["before", "after", "op", *self.key])
+        newest = pa.schema([pa.field("present", pa.bool_()), *self._loose])
+        checked = decode_exactly(rows.num_rows, newest, _slices(rows, self._newest))
+        bad = [(int(live[each.index]), each.error) for each in read.bad]
+        bad += [(int(live[read.good[each.index]]), each.error) for each in checked.bad]
+        present, *columns = checked.rows.columns
+        return Meaning(
+            columns=dict(zip(self.fields.names, columns, strict=True)),
+            places=live[read.good[checked.good]],
+            signs=present,
+            bad=tuple(Bad(at, error) for at, error in sorted(bad)),
+        )
+
+    @property
+    def _loose(self) -> pa.Schema:
+        """The columns, of which a row that is gone has the key alone."""
+        return pa.schema([each if each.name in self.key else each.with_nullable(True) for each in self.fields])
+
+    def _keys(self, payloads: Sequence[bytes | None]) -> list[ArrowArray]:
+        """What messages' keys say, alone or in ``payload``; null where they are none."""
+        fields = pa.schema([_textual(self.fields.field(name)) for name in self.key])
+        wrapped = pa.schema([pa.field("payload", pa.struct(list(fields))), *fields])
+        decoded = JsonDecoder(wrapped).decode([payload or b"{}" for payload in payloads])
+        ranks = _ranks(decoded.good, len(payloads))
+        inner, *bare = decoded.rows.take(array_of(ranks, mask=ranks < 0)).columns
+        nested = inner.flatten()  # type: ignore[attr-defined]  # its type says what it is
+        return [pc.coalesce(each, mine) for each, mine in zip(bare, nested, strict=True)]
+
+    def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        before, after, op, *keys = rows.columns
+        for at in range(rows.num_rows):
+            _check_op(op[at].as_py(), True, after[at].is_valid)
+        is_gone = pc.equal(op, "d")
+        said = dict(zip(self.key, keys, strict=True))
+        cells = []
+        for field, old, new in zip(self.fields, before.flatten(), after.flatten(), strict=True):  # type: ignore[attr-defined]  # its type says what it is
+            gone = pc.coalesce(old, said[field.name]) if field.name in said else pa.nulls(len(rows), new.type)
+            cells.append(pc.if_else(is_gone, gone, new))
+            if pa.types.is_string(new.type) and pc.any(pc.equal(cells[-1], UNAVAILABLE)).as_py():
+                raise Undecodable(f"column {field.name} was not sent again: let the connector send whole rows")
+        found = converted(cells, self._loose)
+        for field, column in zip(self.fields, found.columns, strict=True):
+            required = column.is_null() if field.name in said else pc.and_(column.is_null(), pc.invert(is_gone))
+            if (field.name in said or not field.nullable) and pc.any(required).as_py():
+                raise Undecodable(f"column {field.name} must have a value")
+        return pa.RecordBatch.from_arrays([pc.invert(is_gone), *found.columns], names=["present", *self.fields.names])
+
+
+def _change(rows: pa.RecordBatch) -> tuple[ArrowArray, ArrowArray, ArrowArray]:
+    """``before``, ``after`` and ``op`` of each message, whether they are in ``payload`` or not."""
+    wrapped, *bare = rows.columns
+    inner = wrapped.flatten()  # type: ignore[attr-defined]  # its type says what it is
+    before, after, op = (pc.if_else(wrapped.is_valid(), mine, its) for mine, its in zip(inner, bare, strict=True))
+    return before, after, op
+
+
 def _check_op(op: str | None, has_before: bool, has_after: bool) -> None:
     if op not in ("c", "r", "u", "d"):
         raise Undecodable(f"there is no such op: {op}")
@@ -178,11 +253,14 @@ def _check_op(op: str | None, has_before: bool, has_after: bool) -> None:
 
 def _envelope(fields: pa.Schema) -> pa.Schema:
     """What is read of a message: nested dates and times are texts at first, decimals too."""
-    textual = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time)
-    kinds = [pa.string() if any(is_(each.type) for is_ in textual) else each.type for each in fields]
-    row = pa.struct([pa.field(each.name, kind) for each, kind in zip(fields, kinds, strict=True)])
+    row = pa.struct([_textual(each) for each in fields])
     change = [pa.field("before", row), pa.field("after", row), pa.field("op", pa.string())]
     return pa.schema([pa.field("payload", pa.struct(change)), *change])
+
+
+def _textual(field: ArrowField) -> ArrowField:
+    kinds = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time)
+    return pa.field(field.name, pa.string() if any(is_(field.type) for is_ in kinds) else field.type)
 
 
 def _images(fields: pa.Schema) -> pa.Schema:
