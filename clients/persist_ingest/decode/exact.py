@@ -147,7 +147,11 @@ def _check_years(name: str, column: ArrowArray) -> None:
         seconds = pc.min_max(column.cast(pa.timestamp("s"), safe=False).cast(pa.int64()))
         if seconds["min"].is_valid and not _FIRST <= seconds["min"].as_py() <= seconds["max"].as_py() < _END:
             raise Undecodable(f"column {name} has a day outside the years 1 to 9999")
+    elif pa.types.is_map(kind):
+        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()  # type: ignore[attr-defined]  # its type says what it is
+        for each in (column.keys, column.items):  # type: ignore[attr-defined]  # as above
+            _check_years(name, each.slice(begin, end - begin))
     elif pa.types.is_nested(kind):
-        inside = column.flatten()  # type: ignore[attr-defined]  # its type says what it is
+        inside = column.flatten()  # type: ignore[attr-defined]  # as above
         for each in inside if pa.types.is_struct(kind) else [inside]:
             _check_years(name, each)
