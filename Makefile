@@ -38,8 +38,8 @@ check: setup-python ## what a change is tried with first: format, lint, contract
 	@$(BIN)/python deploy/blocking.py --check
 	@$(BIN)/python -m pytest -q -n 2 -m unit tests/unit tests/test_tidy.py tests/test_words.py tests/test_citations.py $(ARGS)
 
-test: setup ## run the tests, in several processes, as most of a test is waiting (ARGS="-k name" to choose, ARGS="-n 0" for one process)
-	@$(IN_ENV) python -m pytest -n auto $(ARGS)
+test: setup ## run the tests, in five processes, as most of a test is waiting (ARGS="-k name" to choose, ARGS="-n 0" for one process)
+	@$(IN_ENV) python -m pytest -n 5 $(ARGS)
 
 SEEDS ?= 3000
 FLEETS ?= 600

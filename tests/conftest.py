@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from costs import Costs
 from hypothesis import HealthCheck, settings
@@ -55,7 +54,6 @@ JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
 GARBAGE_AFTER = 10_000
 """Objects between two looks for cycles; our servers and commands have their own."""
-ROOMY = 12 << 30
 """Bytes of memory in which seven processes of tests have room, with two JVMs of Spark."""
 LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
 """Tests that take long each, and share nothing with others of their file."""
@@ -140,11 +138,6 @@ def not_compiled() -> list[Path]:
     return [
         path for path, compiled in found if not compiled.exists() or compiled.stat().st_mtime < path.stat().st_mtime
     ]
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """For ``make test``: five do what two cores can while they wait, seven where their servers have room, too."""
-    return 7 if psutil.virtual_memory().total > ROOMY else 5
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -13,7 +13,7 @@ from persist_cli.bundles import App
 from persist_cli.options import Report, Where
 from persist_cli.output import Effect
 
-app = App(help="Ingest PostgreSQL, MariaDB, Kafka, files, webhooks or generated loads.", no_args_is_help=True)
+app = App(help="Ingest PostgreSQL, MariaDB, Kafka, files, webhooks.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.", autocompletion=completion.sources)]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="One source, or several.")]

@@ -54,7 +54,11 @@ def many_parts(shard: ShardId, number: int) -> CompareAndAppend:
     block = Block(first_key=b"a", rows=part.rows, row_groups=1, offset=0, length=part.encoded_bytes, checksum=0)
     parts = [
         replace(
-            part, inline=None, blocks=(block,), key=part_key(shard, WRITER, 1, (number * 1000 + at).to_bytes(16, "big"))
+            part,
+            inline=None,
+            key_upper=None,
+            blocks=(block,),
+            key=part_key(shard, WRITER, 1, (number * 1000 + at).to_bytes(16, "big")),
         )
         for at in range(1000)
     ]

@@ -40,7 +40,6 @@ from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.port import (
-    AlteredMeanwhile,
     Anew,
     Changes,
     ExportEmptied,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_AGAIN: Final = "snapshot it again (persist source resnapshot)"
 TRIES: Final = 5
 """How often it begins anew because the table was altered meanwhile."""
 PAUSE_SECONDS: Final = 1.0
@@ -128,12 +126,10 @@ class Attempt:
                 return self._gone_on()
             except ExportEmptied:
                 self._over()
-            except (AlteredMeanwhile, TableAltered, SchemaGrew, UpstreamLost, SchemaMismatch) as error:
+            except (TableAltered, SchemaGrew, UpstreamLost, SchemaMismatch):
                 # The table was altered under it, or what it needs of the log is gone.
                 left -= 1
                 if not left:
-                    if isinstance(error, AlteredMeanwhile):
-                        raise TableAltered(error.message, hint=_AGAIN, export=self._export, **error.details) from error
                     raise
                 self._over()
             except HeldUp as error:

@@ -5,7 +5,7 @@ it is COPY in text form. Either way values come out as the changes' do. Source: 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.arrow import ArrowArray, ArrowField
-from persist_ingest.sources.port import BadRows, Changes, SourceFailure
+from persist_ingest.sources.port import AlteredMeanwhile, BadRows, Changes, SourceFailure, TableAltered
 from persist_ingest.sources.postgres.catalog import literal, quoted
 from persist_ingest.sources.postgres.decoding import plain
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
@@ -112,9 +112,22 @@ class SnapshotTask:
         """The table, as SQL names it."""
         return ("" if self.whole else "ONLY ") + quoted(self.table.schema, self.table.name)
 
-    def held(self, lock_seconds: float | None = None) -> AbstractContextManager[Holder]:
-        """A session that holds the table, see ``held``."""
-        return held(self.dsn, self.name, snapshot=self.snapshot, adbc=has_adbc(), lock_seconds=lock_seconds)
+    @contextmanager
+    def held(self, lock_seconds: float | None = None) -> Iterator[Holder]:
+        """A session that holds the table, see ``held``. Raises TableAltered, too: it is not what it was."""
+        try:
+            with held(
+                self.dsn, self.name, snapshot=self.snapshot, adbc=has_adbc(), lock_seconds=lock_seconds
+            ) as holder:
+                yield holder
+        except AlteredMeanwhile as error:
+            # What is read is asked for by what was known of the table: that does not change by looking again.
+            raise TableAltered(
+                "the table was altered, or dropped, before it was read",
+                hint="snapshot this table again (persist source resnapshot), or create the source again",
+                export=self.table.export,
+                **error.details,
+            ) from error
 
     def _check_rows(self, found: tuple[int, ...]) -> None:
         """A table that was truncated or rewritten looks empty to older snapshots, hence to this one."""
