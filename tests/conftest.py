@@ -54,7 +54,6 @@ JVM_WORKERS = {SPARK: 2, KAFKA: 1}
 """Processes that may have a JVM of Spark, and others that may have one of Kafka; more do not fit in 8 GB."""
 GARBAGE_AFTER = 10_000
 """Objects between two looks for cycles; our servers and commands have their own."""
-"""Bytes of memory in which seven processes of tests have room, with two JVMs of Spark."""
 LONG = ("tests/simulation/", "tests/soak/", "tests/machine/compaction/test_memory.py")
 """Tests that take long each, and share nothing with others of their file."""
 ABOUT_SOURCES = (

@@ -230,7 +230,7 @@ def test_changes_of_debezium_without_rows_before_are_the_newest_of_their_keys() 
     ]
     topic = cluster(*(Message(key, each if each is None else json.dumps(each).encode()) for key, each in changes))
     options = {"envelope": "debezium-upsert", "badRows": "divert", "schema": SCHEMA + ", day date", "include": "offset"}
-    reader = made(topic, **options)
+    reader = made(topic, {**GIVEN, **options})
     days = [datetime.date(2020, 1, number + 1) for number in range(3)]
     assert rows(reader) == [
         (0, True, 0, "n0", days[0], 0),
@@ -244,7 +244,7 @@ def test_changes_of_debezium_without_rows_before_are_the_newest_of_their_keys() 
     assert "id must have a value" in bad[6]
     assert "not sent again" in bad[7]
     with pytest.raises(InvalidArgument, match="key"):
-        made(topic, {name: text for name, text in GIVEN.items() if name != "key"}, **options)
+        made(topic, {**{name: text for name, text in GIVEN.items() if name != "key"}, **options})
 
 
 AVRO = {

@@ -159,7 +159,8 @@ class Debezium:
         arrays: list[ArrowArray] = []
         for image, ops in ((before, ("u", "d")), (after, ("c", "r", "u"))):
             there = pc.is_in(op, pa.array(ops))
-            cells = converted([pc.if_else(there, each, None) for each in image.flatten()], self.fields)
+            inside = image.flatten()  # type: ignore[attr-defined]  # its type says what it is
+            cells = converted([pc.if_else(there, each, None) for each in inside], self.fields)
             for field, column in zip(self.fields, cells.columns, strict=True):
                 if not field.nullable and pc.any(pc.and_(there, column.is_null())).as_py():
                     raise Undecodable(f"column {field.name} must have a value")
