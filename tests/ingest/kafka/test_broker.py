@@ -159,10 +159,11 @@ def compacted(feed: Topic) -> None:
 
 
 def test_a_broker_that_is_killed_is_waited_for(here: Location, topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(librdkafka, "ANSWER_SECONDS", 1.0)
     feed = topic(2)
     feed.put(range(20), partitions=2)
     create(here, "feed", "kafka", feed.options(), interval_ms=1)
+    # Only now: a topic that was just made has no leader for a moment.
+    monkeypatch.setattr(librdkafka, "ANSWER_SECONDS", 1.0)
     complaints: list[PersistError] = []
     with Pipeline(here, "feed", options=OPTIONS, complain=complaints.append) as pipeline:
         pipeline.step()
