@@ -58,7 +58,7 @@ def test_while_a_table_is_held_no_other_session_is_opened_and_one_asks_for_catal
                     assert not others or called(each) in OF_CATALOGS, (name, ast.unparse(each))
                 if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
                     assert each.value.id != "session", (name, ast.unparse(each))
-    assert places == 4
+    assert places == 5
 
 
 @pytest.mark.parametrize("adbc", [True, False])
