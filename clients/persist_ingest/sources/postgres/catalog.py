@@ -57,19 +57,23 @@ CASE WHEN a.atttypid >= 16384 THEN (
         WHEN 'd' THEN (({_BASE.format(oid="y.oid", mod="-1")}) ->> 0)::int8::oid END
     WHERE y.oid = a.atttypid) END
 """
+# A column's type and what that is made of, at all depths, as far as their oids are not below ``least``.
+_INSIDE: Final = """
+WITH RECURSIVE part(oid) AS (
+    SELECT a.atttypid
+  UNION
+    SELECT d.oid FROM part p JOIN pg_type y ON y.oid = p.oid
+    CROSS JOIN LATERAL (
+        SELECT y.typelem AS oid UNION ALL SELECT y.typbasetype
+        UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
+        UNION ALL SELECT f.atttypid FROM pg_attribute f
+            WHERE f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) d
+    WHERE d.oid >= {least})
+"""
 # What a type of users' is made of, whose text changes with that: without a message, in rows that are there already.
 _WITHIN: Final = f"""
 CASE WHEN a.atttypid >= 16384 THEN (
-    WITH RECURSIVE part(oid) AS (
-        SELECT a.atttypid
-      UNION
-        SELECT d.oid FROM part p JOIN pg_type y ON y.oid = p.oid
-        CROSS JOIN LATERAL (
-            SELECT y.typelem AS oid UNION ALL SELECT y.typbasetype
-            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
-            UNION ALL SELECT f.atttypid FROM pg_attribute f
-                WHERE f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) d
-        WHERE d.oid >= 16384)
+    {_INSIDE.format(least=16384)}
     SELECT encode(sha256(convert_to(string_agg(piece, ',' ORDER BY piece), 'UTF8')), 'hex') FROM (
         SELECT concat_ws(':', 'e', e.oid, e.xmin) AS piece FROM part p JOIN pg_enum e ON e.enumtypid = p.oid
             AND ({_BASE.format(oid="a.atttypid", mod="-1")}) ->> 2 <> 'e'
@@ -200,19 +204,10 @@ FROM pg_attribute a WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND
 
 _TYPE: Final = _BASE.format(oid="%(oid)s::int8::oid", mod="%(mod)s::int4")
 
-_NAMING_COLUMNS: Final = """
+_NAMING_COLUMNS: Final = f"""
 SELECT a.attname FROM pg_attribute a
 WHERE a.attrelid = %(table)s::int8::oid AND a.attnum > 0 AND NOT a.attisdropped AND EXISTS (
-    WITH RECURSIVE part(oid) AS (
-        SELECT a.atttypid
-      UNION
-        SELECT d.oid FROM part p JOIN pg_type y ON y.oid = p.oid
-        CROSS JOIN LATERAL (
-            SELECT y.typelem AS oid UNION ALL SELECT y.typbasetype
-            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
-            UNION ALL SELECT f.atttypid FROM pg_attribute f
-                WHERE f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) d
-        WHERE d.oid <> 0)
+    {_INSIDE.format(least=1)}
     SELECT FROM part WHERE oid = ANY (%(naming)s::int8[]::oid[])) ORDER BY a.attnum
 """
 
