@@ -154,8 +154,9 @@ class Debezium:
     def _images(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Each change as whether there is a row before, that row, whether there is one after, and that one."""
         before, after, op = _change(rows)
-        for at in range(rows.num_rows):
-            _check_op(op[at].as_py(), before[at].is_valid, after[at].is_valid)
+        _check_ops(op, after)
+        if pc.any(pc.and_(pc.is_in(op, pa.array(("u", "d"))), before.is_null())).as_py():
+            raise Undecodable("the row before is missing: let the connector send it (REPLICA IDENTITY FULL)")
         arrays: list[ArrowArray] = []
         for image, ops in ((before, ("u", "d")), (after, ("c", "r", "u"))):
             there = pc.is_in(op, pa.array(ops))
@@ -186,7 +187,11 @@ class DebeziumUpserted:
         live = np.array([at for at, value in enumerate(fetched.values) if value is not None], dtype=np.int64)
         read = JsonDecoder(_envelope(self.fields)).decode([value for value in fetched.values if value is not None])
         before, after, op = _change(read.rows)
-        keys = self._keys([fetched.keys[at] for at in live[read.good]])
+        # Of others it does not matter, and it may be no JSON at all.
+        alone = pc.and_(pc.fill_null(pc.equal(op, "d"), False), before.is_null()).to_numpy(zero_copy_only=False)
+        keys = self._keys(
+            [fetched.keys[at] if is_it else None for at, is_it in zip(live[read.good], alone, strict=True)]
+        )
         rows = pa.record_batch([before, after, op, *keys], names=["before", "after", "op", *self.key])
         newest = pa.schema([pa.field("present", pa.bool_()), *self._loose])
         checked = decode_exactly(rows.num_rows, newest, _slices(rows, self._newest))
@@ -217,8 +222,7 @@ class DebeziumUpserted:
 
     def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         before, after, op, *keys = rows.columns
-        for at in range(rows.num_rows):
-            _check_op(op[at].as_py(), True, after[at].is_valid)
+        _check_ops(op, after)
         is_gone = pc.equal(op, "d")
         said = dict(zip(self.key, keys, strict=True))
         cells = []
@@ -243,12 +247,12 @@ def _change(rows: pa.RecordBatch) -> tuple[ArrowArray, ArrowArray, ArrowArray]:
     return before, after, op
 
 
-def _check_op(op: str | None, has_before: bool, has_after: bool) -> None:
-    if op not in ("c", "r", "u", "d"):
-        raise Undecodable(f"there is no such op: {op}")
-    if op in ("u", "d") and not has_before:
-        raise Undecodable("the row before is missing: let the connector send it (REPLICA IDENTITY FULL)")
-    if op != "d" and not has_after:
+def _check_ops(op: ArrowArray, after: ArrowArray) -> None:
+    """Each is known, and has the row that it comes to."""
+    known = pc.fill_null(pc.is_in(op, pa.array(("c", "r", "u", "d"))), False)
+    if not pc.all(known).as_py():
+        raise Undecodable(f"there is no such op: {op.filter(pc.invert(known))[0].as_py()}")
+    if pc.any(pc.and_(pc.not_equal(op, "d"), after.is_null())).as_py():
         raise Undecodable("the row after is missing")
 
 
