@@ -219,6 +219,20 @@ def test_only_one_module_derives_an_id_from_a_name() -> None:
     assert len(list(derived(nodes(ROOT / NAMES)))) == 3
 
 
+TAKES_WHAT_INT_REFUSES = re.compile(r"\.is(?:digit|numeric)\(")
+
+
+def test_digits_are_those_that_int_takes() -> None:
+    report(
+        [
+            f"{name(path)}:{number}: takes \N{SUPERSCRIPT TWO}, which int refuses; ask persist.digits"
+            for path in handwritten(*SOURCE_ROOTS)
+            for number, line in enumerate(text(path).splitlines(), 1)
+            if TAKES_WHAT_INT_REFUSES.search(line)
+        ]
+    )
+
+
 READS_ENVIRONMENT = re.compile(r"\bos\.(?:environ|getenv)\b|\bsys\.argv\b")
 # The Spark package runs inside processes that Spark started: the environment is Spark's interface there.
 MAY_READ_ENVIRONMENT = {

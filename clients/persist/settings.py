@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 
 
@@ -134,7 +135,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Settings with every ``PERSIST_<FIELD>`` applied. Raises InvalidArgument naming the variable."""
+        """Settings with every ``PERSIST_<FIELD>`` applied, but for empty numbers. Raises InvalidArgument naming it."""
         changes: dict[str, object] = {}
         for field in dataclasses.fields(cls):
             text = environ.get(f"PERSIST_{field.name.upper()}")
@@ -149,9 +150,12 @@ class Settings:
             if isinstance(field.default, bool):
                 changes[field.name] = _truth(f"PERSIST_{field.name.upper()}", text)
                 continue
-            if not text.isdigit():
+            if not text.strip():  # ``${NAME:-}`` of a compose file: not set
+                continue
+            number = whole_number(text.strip())
+            if number is None:
                 raise InvalidArgument(f"PERSIST_{field.name.upper()} must be a whole number", got=text)
-            changes[field.name] = int(text)
+            changes[field.name] = number
         return dataclasses.replace(cls(), **changes)  # type: ignore[arg-type]  # fields are checked just above
 
 

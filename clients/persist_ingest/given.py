@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from persist import InvalidArgument
+from persist.digits import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,10 @@ class Given:
         text = self.values.get(name)
         if text is None:
             return None
-        if not text.strip().isascii() or not text.strip().isdigit() or int(text) < least:
+        number = whole_number(text.strip())
+        if number is None or number < least:
             raise InvalidArgument(f"option {name} must be a whole number, at least {least}", got=text)
-        return int(text)
+        return number
 
     def exclusive(self, *names: str) -> str | None:
         """The one option of ``names`` that was given, if any. Raises InvalidArgument when several were."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 
 
@@ -18,10 +19,11 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Self:
         """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT`` (all interfaces). Raises InvalidArgument."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        host, colon, digits = text.rpartition(":")
+        port = whole_number(digits)
+        if not colon or port is None or port > 65535 or (":" in host and not host.startswith("[")):
             raise InvalidArgument("not an address", hint="write HOST:PORT, for example 127.0.0.1:7100", got=repr(text))
-        return cls(host.strip("[]") or "0.0.0.0", int(port))  # ":7100" asks for all interfaces
+        return cls(host.strip("[]") or "0.0.0.0", port)  # ":7100" asks for all interfaces
 
     def at(self, port: int) -> "Address":
         """The same host with another port."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from persist.core.shard.commands import MergeRefused, UpperMismatch
+from persist.digits import whole_number
 from persist.errors import (
     CorruptData,
     Determinate,
@@ -82,5 +83,4 @@ def row_of(error: PersistError) -> RetryRow:
 
 def retry_after_seconds(error: PersistError) -> float:
     """How long the server wants to be left alone; 0.0 when it did not say."""
-    after = error.details.get("retry_after_ms", "")
-    return int(after) / 1000 if after.isdigit() else 0.0
+    return (whole_number(error.details.get("retry_after_ms", "")) or 0) / 1000

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from persist.digits import whole_number
 from persist.errors import InvalidUri, UnsafeConfiguration
 from persist.extras import extra
 from persist.redaction import learn
@@ -227,10 +228,10 @@ def _path(rest: str) -> tuple[str, dict[str, str]]:
 def _sqlite(rest: str) -> tuple[str, bool, int | None]:
     path, options = _path(rest)
     _only(options, ("mode", "max_pages"))
-    if options.get("mode", "rw") not in ("rw", "ro") or not options.get("max_pages", "1").isdigit():
+    pages = whole_number(options.get("max_pages", "1"))
+    if options.get("mode", "rw") not in ("rw", "ro") or pages is None:
         raise InvalidUri("malformed sqlite options", hint="mode=ro, max_pages=N", got=options)
-    pages = int(options["max_pages"]) if "max_pages" in options else None
-    return path, options.get("mode") == "ro", pages
+    return path, options.get("mode") == "ro", pages if "max_pages" in options else None
 
 
 def _options(query: str) -> dict[str, str]:
@@ -251,5 +252,5 @@ def _need_host(uri: str) -> None:
         usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         usable = False
-    if not usable or (parts.path.strip("/") and not parts.path.strip("/").isdigit()):
+    if not usable or whole_number(parts.path.strip("/") or "0") is None:
         raise InvalidUri("malformed redis URI", hint="redis://host:port/db")

@@ -16,6 +16,7 @@ from google.rpc.status_pb2 import Status
 from persist import errors
 from persist.core.catalog import errors as catalog
 from persist.core.time import errors as refusals
+from persist.digits import whole_number
 from persist.errors import Determinate, Indeterminate, PersistError, UsageError, nearest
 from persist.redaction import scrub
 from persist.v1 import errors_pb2 as pb
@@ -135,10 +136,10 @@ def status_of(error: PersistError) -> WireStatus:
     info = ErrorInfo(domain=DOMAIN, reason=_reason_name(row), metadata=dict(_metadata(error)))
     status = Status(code=row.code, message=message)
     status.details.append(_pack(info))
-    retry_after_ms = error.details.get("retry_after_ms", "")
-    if retry_after_ms.isdigit():
+    retry_after_ms = whole_number(error.details.get("retry_after_ms", ""))
+    if retry_after_ms is not None:
         delay = RetryInfo()
-        delay.retry_delay.FromMilliseconds(int(retry_after_ms))
+        delay.retry_delay.FromMilliseconds(retry_after_ms)
         status.details.append(_pack(delay))
     return WireStatus(row.code, message, status.SerializeToString())
 

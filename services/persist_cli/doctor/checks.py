@@ -109,7 +109,7 @@ def _package(requirement: str) -> Check:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(piece) for piece in text.split(".") if piece.isdigit())
+    return tuple(int(piece) for piece in text.split(".") if piece.isdecimal())
 
 
 def _stubs() -> Check:

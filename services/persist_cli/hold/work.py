@@ -11,6 +11,7 @@ from persist.core.catalog.values import ObjectType
 from persist.core.time.hold import Interval, MaxLag, OnLag, lag_text
 from persist.core.time.timeline import timeline_of
 from persist.dates import dated
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 from persist.runtime import system
 from persist.typed import Record
@@ -112,7 +113,8 @@ def list_holds(place: CatalogPlace, settings: "Settings", *, json: bool) -> None
 def _lag(text: str | None) -> MaxLag | None:
     if text is None:
         return None
-    return int(text) if text.isascii() and text.isdecimal() else Interval.parse(text)
+    number = whole_number(text)
+    return Interval.parse(text) if number is None else number
 
 
 def _execute(

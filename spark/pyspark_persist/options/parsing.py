@@ -11,6 +11,7 @@ from typing import Final
 
 import persist
 from persist import InvalidArgument
+from persist.digits import whole_number
 from persist_ingest.given import Given
 from persist_ingest.location import Location, Target
 from pyspark_persist.options.names import FEED, READ, STREAM, VIEW, WRITE, check_names
@@ -312,9 +313,10 @@ def _size(given: Given, name: str) -> int | None:
     lowered = text.strip().lower()
     digits = lowered.rstrip("bkmg")
     unit = lowered[len(digits) :]
-    if not digits.isascii() or not digits.isdigit() or unit not in _UNITS or int(digits) == 0:
+    number = whole_number(digits)
+    if not number or unit not in _UNITS:
         raise InvalidArgument(f"option {name} must be a size", hint="e.g. 1048576, 64m or 1g", got=text)
-    return int(digits) * _UNITS[unit]
+    return number * _UNITS[unit]
 
 
 def _one_time(given: Given, version: str, timestamp: str) -> int | None:

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Final, SupportsIndex, TypeAlias
 
 from persist.core.frontier import Antichain, check_time
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 from persist.runtime import system
 
@@ -35,8 +36,9 @@ def time_of(time: TimeLike, now_ms: int | None = None) -> int:
     if not isinstance(time, str):
         return check_time(time if isinstance(time, bool) or not isinstance(time, SupportsIndex) else time.__index__())
     text = time.strip()
-    if text.isascii() and text.isdecimal():
-        return check_time(int(text))
+    number = whole_number(text)
+    if number is not None:
+        return check_time(number)
     now = system().now_ms() if now_ms is None else now_ms
     if text == "now":
         return now

@@ -13,6 +13,7 @@ from persist.client.sql.run.engine import Limits
 from persist.core.catalog.ddl.described import DATABASE, ROLE, SCHEMA, Session
 from persist.core.time.hold import Interval
 from persist.core.time.isolation import Isolation
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 
 
@@ -37,22 +38,25 @@ def _isolation(text: str) -> Isolation:
 
 def _seconds(text: str) -> float | None:
     """Of an interval, or of milliseconds; 0: for ever."""
-    ms = int(text) if text.isascii() and text.isdecimal() else Interval.parse(text).ms
+    number = whole_number(text)
+    ms = Interval.parse(text).ms if number is None else number
     return ms / 1000 if ms else None
 
 
 def _bytes(text: str) -> int:
-    number = text.rstrip("kKmMgGiIbB ")
-    unit = text[len(number) :].strip().upper().rstrip("B").rstrip("I")
-    if not number.isdecimal() or unit not in _SHIFTS:
+    digits = text.rstrip("kKmMgGiIbB ")
+    unit = text[len(digits) :].strip().upper().rstrip("B").rstrip("I")
+    number = whole_number(digits)
+    if number is None or unit not in _SHIFTS:
         raise InvalidArgument("malformed size", hint="such as 512MB or 2GB", got=text[:80])
-    return int(number) << _SHIFTS[unit]
+    return number << _SHIFTS[unit]
 
 
 def _threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 64:
+    number = whole_number(text)
+    if number is None or not 1 <= number <= 64:
         raise InvalidArgument("malformed number of threads", hint="from 1 to 64", got=text[:80])
-    return int(text)
+    return number
 
 
 def _path(text: str) -> tuple[tuple[str, str], ...]:

@@ -27,6 +27,7 @@ from persist.core.shard.commands import (
 )
 from persist.core.shard.compaction import MERGED_BYTES_MAX, Wanted
 from persist.core.shard.ranges import halved
+from persist.digits import whole_number
 from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageError
 from persist.machine.compaction.damage import Unmergeable, damaged, is_of_data
 from persist.machine.parts.budget import Budget
@@ -201,8 +202,7 @@ class Compactor:
                 attempts.deadline(None), lambda seconds: self._shards.apply(shard, command, timeout=seconds)
             )
         except LeaseExpired as error:
-            fence = error.details.get("fence_ms", "")
-            self._fence_ms = max(self._fence_ms, int(fence) if fence.isdigit() else 0)
+            self._fence_ms = max(self._fence_ms, whole_number(error.details.get("fence_ms", "")) or 0)
             raise
         return outcome if isinstance(outcome, CompactionClaimed) else None
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from persist.digits import whole_number
 from persist.errors import Determinate, Indeterminate, InvalidUri, LocationError, StoreFull, StoreReadOnly
 from persist.redaction import learn, scrub
 from persist.storage.call_deadline import StoreCall, deadline
@@ -225,7 +226,7 @@ def redacted(conninfo: str) -> str:
         # Without its cause: that quotes what it could not read.
         raise InvalidUri("malformed postgres URI", hint=_FORM) from None
     hosts, ports = fields.pop("host", "").split(","), fields.pop("port", "").split(",")
-    if "@" in _beyond_user(conninfo) or not all(port.isdigit() for port in ports if port):
+    if "@" in _beyond_user(conninfo) or any(whole_number(port) is None for port in ports if port):
         raise InvalidUri("this postgres URI can be read in two ways", hint=_FORM)
     ports *= len(hosts) if len(ports) == 1 else 1
     places = ",".join(map(_place, hosts, ports))

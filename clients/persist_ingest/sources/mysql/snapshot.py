@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from persist import Schema
 from persist.arrow import ArrowArray
+from persist.digits import whole_number
 from persist.runtime import system
 from persist_ingest.sources.mysql import values
 from persist_ingest.sources.mysql.decoding import check_key, plain
@@ -93,10 +94,11 @@ def _made_ready(session: MySqlConnection) -> None:
 def _begun(session: MySqlConnection) -> Moment:
     session.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     found = {str(name).lower(): value for name, value in session.rows(_PLACE)}
-    file, place = str(found.get("binlog_snapshot_file", "")), found.get("binlog_snapshot_position", "")
-    if not file or not str(place).isdigit():
+    file, place = (str(found.get(f"binlog_snapshot_{name}", "")) for name in ("file", "position"))
+    at = whole_number(place)
+    if not file or at is None:
         raise SourceFailure("the server does not say where in its binlog a transaction is", hint="is log_bin set?")
-    return Moment(session, position(number_of(file), int(str(place))))
+    return Moment(session, position(number_of(file), at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,7 +275,7 @@ def _is_index(clause: Sequence[_Token]) -> bool:
         if not depth:
             break
     rest = plain[at:]
-    return all(word in _OF_INDEXES or word in ("=", "'", '"') or word.isdigit() for word in rest)
+    return all(word in _OF_INDEXES or word in ("=", "'", '"') or word.isdecimal() for word in rest)
 
 
 def _is_index_gone(clause: Sequence[_Token]) -> bool:

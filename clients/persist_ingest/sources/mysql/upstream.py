@@ -7,6 +7,7 @@ Source: sources.md section 1; catalog-semantics.md section 4.2, restart checks; 
 
 from typing import Final
 
+from persist.digits import whole_number
 from persist.runtime import system
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of, position
@@ -62,10 +63,10 @@ def _end(session: MySqlConnection) -> tuple[str, int]:
 
 def number_of(name: str) -> int:
     """The number of a file of the log."""
-    text = name.rpartition(".")[2]
-    if not text.isdigit():
+    number = whole_number(name.rpartition(".")[2])
+    if number is None:
         raise SourceFailure("a file of the binlog has no number", hint="see log_bin", name=name)
-    return int(text)
+    return number
 
 
 def begin_of_log(session: MySqlConnection, base: str) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from persist import InvalidArgument
+from persist.digits import whole_number
 from persist.runtime import system
 from persist.typed import Fields
 from persist_ingest.given import Given
@@ -181,9 +182,10 @@ class Checker:
 
     def _timely(self, moment: str) -> None:
         """After the signature was seen to be right: so the time is the sender's."""
-        if not moment.isascii() or not moment.isdigit():
+        signed = whole_number(moment)
+        if signed is None:
             raise Refused(WRONG_SIGNATURE, "the time that was signed is no number of seconds")
-        if abs(system().now_ms() / 1000 - int(moment[:20])) > self._check.tolerance:
+        if abs(system().now_ms() / 1000 - signed) > self._check.tolerance:
             raise Refused(SIGNED_TOO_LONG_AGO, "the time that was signed is not the present one: see both clocks")
 
     def _any(self, expected: _Expected, given: Sequence[bytes]) -> bool:

@@ -34,7 +34,7 @@ class QualifiedName(NamedTuple):
 
 def quoted(part: str) -> str:
     """A part of a name as statements write it: as it is, or in double quotes where it must be."""
-    plain = part.isascii() and part.replace("_", "a").isalnum() and not part[0].isdigit() and part == part.lower()
+    plain = part.isascii() and part.replace("_", "a").isalnum() and not part[0].isdecimal() and part == part.lower()
     return part if plain else '"' + part.replace('"', '""') + '"'
 
 

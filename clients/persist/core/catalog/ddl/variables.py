@@ -11,6 +11,7 @@ from persist.core.catalog.values import Retain
 from persist.core.frontier import TIME_MAX
 from persist.core.time.hold import HoldRules, Interval
 from persist.core.time.timeline import Timeline
+from persist.digits import whole_number
 from persist.errors import InvalidArgument
 
 EVERYTHING: Final = "all"
@@ -25,9 +26,10 @@ class Variable(NamedTuple):
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:21]) <= TIME_MAX:
+    number = whole_number(text)
+    if number is None or not 1 <= number <= TIME_MAX:
         raise InvalidArgument("this is a number of times", hint=f"from 1 to {TIME_MAX}", got=repr(text)[:80])
-    return int(text)
+    return number
 
 
 def _interval(text: str) -> int:

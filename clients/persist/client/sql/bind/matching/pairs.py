@@ -87,7 +87,7 @@ class Pairs:
         """Whether it is sure to be a number but of PostgreSQL's ``integer``, which alone is cast to boolean."""
         node = bare(node)
         if isinstance(node, exp.Literal):
-            return not str(node.this).isdigit()
+            return not str(node.this).isdecimal()
         if isinstance(node, exp.Cast):
             return word_of(node.to) != "INT"
         types = self._kinds.types_of(node)
