@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from persist.sources import Lsn
 from persist_ingest.sources.postgres.column_types import NAMING, ColumnType, column_type
 from persist_ingest.sources.postgres.definition import Column, PostgresDefinition
 from persist_ingest.sources.postgres.form import Part, TableForm
@@ -34,6 +35,12 @@ SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn - '0/0', re
        coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE (to_jsonb(s) ->> 'conflicting')::bool WHEN true THEN
            'rows_removed' END, ''), pg_is_in_recovery()
 FROM pg_replication_slots s WHERE slot_name = %(slot)s
+"""
+
+_BEHIND: Final = """
+SELECT name FROM unnest(string_to_array(translate(current_setting('synchronized_standby_slots', true), '" ', ''), ','))
+    AS name LEFT JOIN pg_replication_slots s ON s.slot_name = name
+WHERE name <> '' AND coalesce(s.restart_lsn < %(position)s::pg_lsn, true)
 """
 
 _PUBLICATION: Final = """
@@ -290,6 +297,11 @@ def positions(session: UpstreamConnection) -> tuple[int, int]:
     """What is safely written, and a position between two records that need not be."""
     flushed, between = session.row(_POSITIONS)
     return int(flushed), int(between)
+
+
+def standbys_behind(session: UpstreamConnection, position: int) -> list[str]:
+    """The slots of standbys that do not have the log up to there, of those that logical replication is to wait for."""
+    return [name for (name,) in session.rows(_BEHIND, {"position": str(Lsn(position))})]
 
 
 def identity(session: UpstreamConnection) -> tuple[str, int, int]:

@@ -96,6 +96,28 @@ def check_slot(session: UpstreamConnection, definition: PostgresDefinition) -> S
     return found
 
 
+def high(session: UpstreamConnection, definition: PostgresDefinition) -> tuple[int, int]:
+    """As ``catalog.positions``, once the standbys that the server names have the first one. Raises HeldUp.
+
+    SUBTLE: the server shows no change of a slot for standbys before they have it (``synchronized_standby_slots``), but
+    its log's end at once. What is bound beyond what they have could not be gone on with when one of them took over.
+    """
+    flushed, between = catalog.positions(session)
+    if definition.failover:
+        give_up = system().monotonic() + SETTLE_SECONDS
+        while behind := catalog.standbys_behind(session, flushed):
+            if system().monotonic() > give_up:
+                raise HeldUp(
+                    "the standbys that synchronized_standby_slots names do not have the log yet",
+                    hint="it is tried again; are they there? A name without a slot is waited for, too: correct the "
+                    "setting, also on a server that was promoted",
+                    slots=", ".join(behind),
+                    wanted=Lsn(flushed),
+                )
+            threading.Event().wait(0.01)
+    return flushed, between
+
+
 def _slot_again(definition: PostgresDefinition, *, is_there: bool = False) -> str:
     """What mends a source whose slot does not have what it needs, with all that it held at earlier times."""
     drop = f"SELECT pg_drop_replication_slot('{definition.slot}'); " if is_there else ""

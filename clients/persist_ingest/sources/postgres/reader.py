@@ -14,7 +14,7 @@ from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
 from persist.typed import Fields
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.checks import check_upstream, settle
+from persist_ingest.sources.postgres.checks import check_upstream, high, settle
 from persist_ingest.sources.postgres.decoding import EventDecoder, TableExport
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.framing import Framed, frame
@@ -158,8 +158,8 @@ class PostgresReader:
         return dict(self._schemas)
 
     def probe(self) -> Probe:
-        high, slot = self._asked(self._checked)
-        return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(high),), low=(Lsn(min(slot.confirmed, high)),))
+        end, slot = self._asked(self._checked)
+        return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(end),), low=(Lsn(min(slot.confirmed, end)),))
 
     def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[ReadTask]:
         first, last = begin.bound(0) or 0, end.bound(0) or 0
@@ -183,16 +183,16 @@ class PostgresReader:
             self._logged_at = now
 
     def status(self) -> UpstreamStatus:
-        high, slot = self._asked(self._checked)
+        end, slot = self._asked(self._checked)
         return UpstreamStatus(
             committed=SourceFrontier.at(KIND, {0: slot.confirmed}),
-            bytes_behind=max(0, high - slot.confirmed),
+            bytes_behind=max(0, end - slot.confirmed),
             details={
                 "slot": self._definition.slot,
                 "publication": self._definition.publication,
                 "confirmed_lsn": str(Lsn(slot.confirmed)),
-                "current_lsn": str(Lsn(high)),
-                "retained_bytes": max(0, high - slot.restart),
+                "current_lsn": str(Lsn(end)),
+                "retained_bytes": max(0, end - slot.restart),
                 "wal_status": slot.wal_status,
                 "safe_wal_size": slot.safe_wal_size,
                 "active_pid": slot.active_pid,
@@ -226,7 +226,7 @@ class PostgresReader:
 
     def _checked(self, session: UpstreamConnection) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
-        high, between = catalog.positions(session)
+        end, between = high(session, self._definition)
         slot, self._definition = check_upstream(session, self._definition)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
@@ -235,7 +235,7 @@ class PostgresReader:
         if not self._between or between > self._between[-1]:
             self._between.append(between)
             del self._between[:-_BOUNDARIES_MAX]
-        return high, slot
+        return end, slot
 
     def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
         with lent(self._definition.dsn) as session:

@@ -10,11 +10,12 @@ import pytest
 from ingest.pipeline.conftest import contents
 from ingest.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
-from persist.sources import UpstreamLost, UpstreamReplaced
+from persist import Determinate
+from persist.sources import Lsn, UpstreamReplaced
 from persist.testing import servers
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot
 from persist_ingest.location import client
-from persist_ingest.sources.postgres.session import let_go
+from persist_ingest.sources.postgres.session import check_dsn, let_go
 
 ITEMS = "public.items"
 DSN = "host=127.0.0.1 user=postgres dbname=postgres"
@@ -33,34 +34,35 @@ class Pair:
 
     def lead(self, server: servers.Server) -> None:
         """The source's new connections lead there."""
-        let_go(DSN)
+        let_go(check_dsn(DSN))
         os.environ["PGPORT"] = str(server.port)
 
     def fill(self, server: servers.Server, first: int, last: int) -> None:
         sql(server, f"INSERT INTO items SELECT i, 'n' || i FROM generate_series({first}, {last}) i")
 
-    def synced(self, here: Location) -> None:
-        """The standby has the source's slot as it is now, for good."""
-        slot = Records(client(here)).source("shop").definition["slot"]
-        ((confirmed,),) = sql(self.primary, f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{slot}'")
-        asked = f"""SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND synced AND NOT temporary
-                 AND confirmed_flush_lsn >= '{confirmed}'"""
+    def synced(self, opened: Pipeline) -> None:
+        """The standby has the source's slot for good, which moves meanwhile."""
 
         def is_synced() -> Any:
-            # What it begins with has to be in the log.
+            # What it begins with has to be in the log. By hand, as the server that does so by itself takes its time.
             sql(self.primary, "SELECT pg_log_standby_snapshot()")
-            return sql(self.standby, asked)[0][0]
+            opened.run(steps=1)
+            sql(self.standby, "SELECT pg_sync_replication_slots()")
+            return sql(self.standby, "SELECT synced AND NOT temporary FROM pg_replication_slots") == [(True,)]
 
-        until(is_synced)
+        try:
+            until(is_synced)
+        except AssertionError:
+            raise AssertionError(self.standby.log()[-3000:]) from None
 
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setenv("PGPORT", "0")
-    config = {**CONFIG, "sync_replication_slots": "on"}
-    with servers.start_postgres(config, version=18) as primary, standby_of(primary, 18, config, "standby") as standby:
+    """Without what makes the primary wait for its standby."""
+    monkeypatch.setenv("PGPORT", "1")
+    with servers.start_postgres(CONFIG, version=18) as primary, standby_of(primary, 18, CONFIG, "standby") as standby:
         yield Pair(primary, standby)
-        let_go(DSN)
+        let_go(check_dsn(DSN))
 
 
 def made(here: Location, **options: str) -> None:
@@ -89,16 +91,18 @@ def state(here: Location) -> tuple[Any, Any]:
 
 
 def test_a_source_goes_on_with_the_standby_that_was_promoted(here: Location, pair: Pair) -> None:
+    sql(pair.primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
     pair.fill(pair.primary, 1, 100)
     made(here)
     pair.fill(pair.primary, 101, 200)
     with pipeline(here) as opened:
         opened.run(steps=3)
-        pair.synced(here)
+        pair.synced(opened)
         pair.fill(pair.primary, 201, 300)
         sql(pair.primary, "UPDATE items SET name = 'x' WHERE id = 7", "DELETE FROM items WHERE id = 8")
         opened.run(steps=2)
-        replayed(pair.primary, pair.standby)
+        pair.fill(pair.primary, 901, 950)
+        opened.run(steps=1)
         pair.primary.kill()
         promote(pair.standby)
         pair.lead(pair.standby)
@@ -117,3 +121,122 @@ def test_a_source_goes_on_with_the_standby_that_was_promoted(here: Location, pai
     pair.fill(pair.standby, 501, 510)
     ingest(here)
     assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def lost(here: Location, pair: Pair) -> int:
+    """The source has rows that the standby, which is promoted then, has not; how far it was."""
+    made(here)
+    with pipeline(here) as opened:
+        pair.fill(pair.primary, 1, 10)
+        pair.synced(opened)
+        pair.standby.kill()
+        pair.fill(pair.primary, 11, 20)
+        opened.run(steps=3)
+        assert len(contents(here, "shop", ITEMS)) == 20
+        bound = client(here).minter().bindings(opened.source.remap_source).frontier.bound(0) or 0
+    pair.primary.kill()
+    pair.standby.start()
+    promote(pair.standby)
+    pair.lead(pair.standby)
+    pair.fill(pair.standby, 30, 40)
+    return bound
+
+
+def test_a_standby_that_lacks_what_was_bound_is_refused_and_nothing_changes(here: Location, pair: Pair) -> None:
+    bound = lost(here, pair)
+    before = state(here)
+    with pipeline(here) as opened, pytest.raises(UpstreamReplaced, match="lost") as raised:
+        opened.run(steps=1)
+    assert raised.value.details["bound"] == f"{{{Lsn(bound)}}}"
+    assert "has" in raised.value.details
+    assert state(here) == before
+    # The primary that was is one still.
+    pair.primary.start()
+    pair.lead(pair.primary)
+    pair.fill(pair.primary, 21, 25)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+class Both:
+    """An ingester of each server, which are primaries both. Each step is made where its server is led to."""
+
+    def __init__(self, pair: Pair, old: Pipeline, new: Pipeline) -> None:
+        self._pair = pair
+        self._old = old
+        self._new = new
+
+    def old(self) -> None:
+        self._pair.lead(self._pair.primary)
+        self._old.step()
+
+    def new(self) -> None:
+        self._pair.lead(self._pair.standby)
+        self._new.step()
+
+
+@pytest.fixture
+def both(here: Location, pair: Pair) -> Iterator[Both]:
+    """The standby was promoted when it had all that was bound; and both servers have more since."""
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    with pipeline(here) as old, pipeline(here) as new:
+        found = Both(pair, old, new)
+        pair.synced(old)
+        with pytest.raises(Determinate, match="has the slot for the time"):
+            found.new()
+        replayed(pair.primary, pair.standby)
+        promote(pair.standby)
+        pair.fill(pair.primary, 11, 20)
+        pair.fill(pair.standby, 30, 40)
+        yield found
+
+
+def test_an_ingester_of_the_old_primary_binds_nothing_once_another_followed(
+    here: Location, pair: Pair, both: Both
+) -> None:
+    both.new()
+    before = state(here)
+    for _ in range(2):
+        with pytest.raises(UpstreamReplaced, match="before"):
+            both.old()
+    assert state(here) == before
+    both.new()
+    pair.fill(pair.standby, 41, 50)
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_one_that_had_asked_the_old_primary_just_before_binds_nothing(
+    here: Location, pair: Pair, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mint = both._old._minter.mint
+    followed = 0
+
+    def late(*given: Any, **more: Any) -> Any:
+        nonlocal followed
+        if not followed:
+            followed = 1
+            both.new()
+            pair.lead(pair.primary)
+        return mint(*given, **more)
+
+    monkeypatch.setattr(both._old._minter, "mint", late)
+    with pytest.raises(UpstreamReplaced, match="before"):
+        both.old()
+    assert followed
+    pair.fill(pair.standby, 41, 50)
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_where_the_old_primary_is_further_the_source_stays_with_it(here: Location, pair: Pair, both: Both) -> None:
+    both.old()
+    before = state(here)
+    for _ in range(2):
+        with pytest.raises(UpstreamReplaced, match="lost"):
+            both.new()
+    assert state(here) == before
+    pair.fill(pair.primary, 21, 25)
+    both.old()
+    assert contents(here, "shop", ITEMS) == there(pair.primary)

@@ -16,7 +16,7 @@ from persist.sources import SourceFrontier
 from persist.typed import Fields
 from persist_ingest.sources.port import Changes, Keyed, Piece, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
-from persist_ingest.sources.postgres.checks import check_identities, check_life, check_upstream
+from persist_ingest.sources.postgres.checks import check_identities, check_life, check_upstream, high
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.making.defining import check_alone, defined, locked
@@ -69,10 +69,10 @@ class TableAnew(ReadAnew[UpstreamConnection, PostgresDefinition, Order]):
     def high(self) -> SourceFrontier:
         # A commit is written with everything before it; without one that takes its time.
         self._session.rows(_WATERMARK)
-        high, _ = catalog.positions(self._session)
+        end, _ = high(self._session, self._definition)
         # Afterwards: until then the server was on the timeline that this is a position of.
         check_life(self._session, self._definition)
-        return SourceFrontier.at(KIND, {0: high})
+        return SourceFrontier.at(KIND, {0: end})
 
     def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
         return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
