@@ -52,6 +52,10 @@ def standby_of(
         program = servers.postgres_program("pg_basebackup", newest=True)
         options = ["-D", str(data), "-d", primary.uri, "-R", "-X", "stream", "-c", "fast", "--no-sync"]
         subprocess.run([program, *options], check=True, capture_output=True)
+        # What the program writes has words that earlier servers do not know.
+        where = f"host=127.0.0.1 port={primary.port} user=postgres dbname=postgres"
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{where}'\n")
         if os.geteuid() == 0:
             for place in (data, *data.rglob("*")):
                 os.chown(place, pwd.getpwnam("nobody").pw_uid, -1, follow_symlinks=False)
@@ -76,7 +80,8 @@ def logging(primary: servers.Server) -> Iterator[None]:
     stopped = threading.Event()
 
     def log() -> None:
-        with psycopg.connect(primary.uri, autocommit=True) as connection:
+        # Until it is killed.
+        with contextlib.suppress(psycopg.Error), psycopg.connect(primary.uri, autocommit=True) as connection:
             while not stopped.wait(0.1):
                 connection.execute("SELECT pg_log_standby_snapshot()")
 

@@ -32,8 +32,8 @@ _SLOT: Final = """
 SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn - '0/0', restart_lsn - '0/0',
        to_jsonb(s) ->> 'safe_wal_size', temporary, coalesce((to_jsonb(s) ->> 'synced')::bool, false),
        coalesce((to_jsonb(s) ->> 'failover')::bool, false),
-       coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE (to_jsonb(s) ->> 'conflicting')::bool WHEN true THEN
-           'rows_removed' END, ''), pg_is_in_recovery()
+       coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE WHEN (to_jsonb(s) ->> 'conflicting')::bool
+           AND restart_lsn IS NOT NULL THEN 'rows_removed' END, ''), pg_is_in_recovery()
 FROM pg_replication_slots s WHERE slot_name = %(slot)s
 """
 

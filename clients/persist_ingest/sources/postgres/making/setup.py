@@ -296,7 +296,8 @@ def _check_standby(session: UpstreamConnection, options: Options, number: int, v
         tables = ", ".join(quoted(*names) for names in options.tables or ()) or "..."
         raise SourceFailure(
             "a standby cannot make the publication",
-            hint=f"on the primary: CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {tables}",
+            hint=f"on the primary: CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {tables}; then here, "
+            "once the standby has that",
             publication=options.publication,
         )
     if publications.is_shared(session, options.publication):
