@@ -11,10 +11,15 @@ from ingest.pipeline.conftest import contents
 from ingest.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
 from persist import Determinate
-from persist.sources import Lsn, UpstreamReplaced
+from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
-from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot
+from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, create, resnapshot
 from persist_ingest.location import client
+from persist_ingest.pipeline.anew import attempt
+from persist_ingest.pipeline.troubles import troubles
+from persist_ingest.sources.port import HeldUp
+from persist_ingest.sources.postgres import reader
+from persist_ingest.sources.postgres.making import again as making
 from persist_ingest.sources.postgres.session import check_dsn, let_go
 
 ITEMS = "public.items"
@@ -240,3 +245,89 @@ def test_where_the_old_primary_is_further_the_source_stays_with_it(here: Locatio
     pair.fill(pair.primary, 21, 25)
     both.old()
     assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+def test_a_table_that_was_looked_at_in_a_lost_history_is_read_anew(
+    here: Location, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    real = reader.high
+
+    def late(*given: Any) -> Any:
+        """Between the log's end, which is bound, and the look at tables."""
+        found = real(*given)
+        monkeypatch.setattr(reader, "high", real)
+        replayed(pair.primary, pair.standby)
+        promote(pair.standby)
+        sql(pair.primary, "ALTER TABLE items ADD COLUMN note text")
+        return found
+
+    with pipeline(here) as old:
+        pair.synced(old)
+        monkeypatch.setattr(reader, "high", late)
+        old.step()
+    pair.lead(pair.standby)
+    sql(pair.standby, "ALTER TABLE items ADD COLUMN note text DEFAULT 'all'")
+    with pipeline(here) as new, pytest.raises(HeldUp):
+        new.step()
+    trouble = troubles(Records(client(here)).source("shop"))[ITEMS]
+    assert trouble.state == "stalled" and "another server took over" in trouble.error
+    resnapshot(here, "shop", ITEMS)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_a_promoted_standby_without_the_slot_is_named_and_its_tables_are_read_anew(
+    here: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "1")
+    with servers.start_postgres(CONFIG, version=16) as primary, standby_of(primary, 16, CONFIG, "standby") as standby:
+        pair = Pair(primary, standby)
+        pair.fill(primary, 1, 10)
+        create(here, "shop", "postgres", {"dsn": DSN, "tables": ITEMS}, interval_ms=1)
+        ingest(here)
+        replayed(primary, standby)
+        primary.kill()
+        promote(standby)
+        pair.lead(standby)
+        pair.fill(standby, 11, 20)
+        before = state(here)
+        with pipeline(here) as opened, pytest.raises(UpstreamLost, match="the replication slot is gone"):
+            opened.run(steps=1)
+        assert state(here) == before
+        slot = Records(client(here)).source("shop").definition["slot"]
+        sql(standby, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        resnapshot(here, "shop", ITEMS)
+        pair.fill(standby, 21, 30)
+        ingest(here)
+        assert contents(here, "shop", ITEMS) == there(standby)
+        let_go(check_dsn(DSN))
+
+
+def test_a_table_that_is_being_read_anew_begins_anew_on_the_promoted_standby(
+    here: Location, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "PAUSE_SECONDS", 0.0)
+    made(here)
+    pair.fill(pair.primary, 1, 100)
+    with pipeline(here) as opened:
+        pair.synced(opened)
+    piece, count = making.TableAnew.piece, 0
+
+    def opened_piece(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            replayed(pair.primary, pair.standby)
+            pair.primary.kill()
+            promote(pair.standby)
+            pair.lead(pair.standby)
+            pair.fill(pair.standby, 101, 110)
+        return piece(*given)
+
+    monkeypatch.setattr(making.TableAnew, "piece", opened_piece)
+    resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
+    assert count > 3 + 5
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)

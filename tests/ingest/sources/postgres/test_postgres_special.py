@@ -111,4 +111,4 @@ def test_definitions_say_so(upstream: Any) -> None:
     assert (given["format"], given["special"]) == (FORMAT, "null")
     # Those of earlier formats do not.
     earlier = {**{name: each for name, each in given.items() if name != "special"}, "format": 10}
-    assert PostgresDefinition.from_json(earlier).special == "fail"
+    assert PostgresDefinition.from_json(earlier).special.value == "fail"
