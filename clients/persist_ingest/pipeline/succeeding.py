@@ -1,7 +1,7 @@
 """How a source goes on with a later life of its upstream: a standby that was promoted, a recovery to an earlier point.
 
 First its bindings go on, in one append, which says how much was bound and ends all binding for the earlier life; then
-its record says so. Whoever dies between leaves bindings that the next one finds, and is right about.
+its record says so. A process that dies between leaves bindings that the next one finds, and is right about.
 Source: catalog-semantics.md section 4.2; reliability.md I18; docs/adr/0030-failover-by-succession.md.
 """
 

@@ -29,7 +29,8 @@ def rows(incarnation: str, frontier: SourceFrontier) -> pa.Table:
 
 def test_a_life_precedes_those_that_follow_it_and_no_others():
     assert (SECOND, THIRD) == ("one then 1 2@0/A", "one then 2 3@0/C")
-    assert precedes("one", SECOND) and precedes("one", THIRD) and precedes(SECOND, THIRD)
+    for earlier, later in [("one", SECOND), ("one", THIRD), (SECOND, THIRD)]:
+        assert precedes(earlier, later), (earlier, later)
     for earlier, later in [(SECOND, "one"), (SECOND, RIVAL), (THIRD, SECOND), ("two", SECOND), ("one", "one")]:
         assert not precedes(earlier, later), (earlier, later)
     assert not precedes("one", "one then no number")
@@ -41,7 +42,8 @@ def test_a_life_precedes_those_that_follow_it_and_no_others():
 def test_bindings_go_on_in_one_append_that_binds_nothing(frontier):
     kind = frontier.kind
     found = succession(kind, "one", SECOND, rows("one", frontier), 5, frontier)
-    assert found is not None and found.schema == REMAP_SCHEMA.updates
+    assert found is not None
+    assert found.schema == REMAP_SCHEMA.updates
     minimum = SourceFrontier.minimum(kind)
     bound = [*changes(None, minimum, 0), *changes(minimum, frontier, 3)]
     whole = pa.concat_tables([to_table(kind, "one", bound), found])
