@@ -1,7 +1,7 @@
 """How the bindings of a source go on with another life of its upstream, which has its history up to somewhere.
 
 In one append, at the upper, the row of the earlier incarnation goes and the same row of the later one comes. So what
-was bound is known at that moment, and a minter that still works for the earlier life, not knowing that it is over, loses
+was bound is known at that moment, and a minter that still works for the earlier life, as it does not know better, loses
 that race or finds rows that are not its own: nothing of a history that was left is bound from then on.
 Source: catalog-semantics.md section 4.2; reliability.md I18; docs/adr/0030-failover-by-succession.md.
 """

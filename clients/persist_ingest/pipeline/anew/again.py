@@ -198,7 +198,7 @@ def _given_back(
     One that ran, and whose snapshot had begun, has nothing in the log to go on from any more.
     """
     if isinstance(error, UpstreamReplaced) and (before is not None or work.progress is not None):
-        # It says nothing of the export: whoever reaches the right server goes on.
+        # It says nothing of the export: a process that reaches the right server goes on.
         leave(records, source, export, mine, _left)
         return
     if work.progress is not None:

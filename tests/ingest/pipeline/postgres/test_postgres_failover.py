@@ -18,7 +18,7 @@ from persist_ingest.location import client
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.sources.port import HeldUp
-from persist_ingest.sources.postgres import reader
+from persist_ingest.sources.postgres import checks, reader
 from persist_ingest.sources.postgres.making import again as making
 from persist_ingest.sources.postgres.session import check_dsn, let_go
 
@@ -252,7 +252,7 @@ def test_a_table_that_was_looked_at_in_a_lost_history_is_read_anew(
 ) -> None:
     made(here)
     pair.fill(pair.primary, 1, 10)
-    real = reader.high
+    real = checks.high
 
     def late(*given: Any) -> Any:
         """Between the log's end, which is bound, and the look at tables."""
