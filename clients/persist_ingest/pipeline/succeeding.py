@@ -31,7 +31,9 @@ def succeed(client: "persist.Client", records: Records, source: Source, kind: ob
     Raises ``error`` where there is none that it could go on with, UpstreamReplaced, UpstreamLost, LocationError.
     """
     now = records.source(source.name)
-    if now.generation != source.generation or (now.turn, now.incarnation) != (source.turn, source.incarnation):
+    if now.generation != source.generation:
+        raise error
+    if (now.turn, now.incarnation) != (source.turn, source.incarnation):
         # Another one was faster, or knows more.
         return now
     if not isinstance(kind, Follows):

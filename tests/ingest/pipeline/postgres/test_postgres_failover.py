@@ -15,6 +15,7 @@ from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
 from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, create, resnapshot
 from persist_ingest.location import client
+from persist_ingest.pipeline import succeeding
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.sources.port import HeldUp
@@ -331,4 +332,25 @@ def test_a_table_that_is_being_read_anew_begins_anew_on_the_promoted_standby(
     resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
     assert count > 3 + 5
     ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_one_that_dies_between_bindings_and_record_is_gone_on_with(
+    here: Location, pair: Pair, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, before = succeeding._record, state(here)
+
+    def dying(*_: Any) -> Any:
+        monkeypatch.setattr(succeeding, "_record", record)
+        raise Determinate("it died here")
+
+    monkeypatch.setattr(succeeding, "_record", dying)
+    with pytest.raises(Determinate, match="died"):
+        both.new()
+    with pytest.raises(UpstreamReplaced, match="before"):
+        both.old()
+    assert state(here) == before
+    both.new()
+    pair.fill(pair.standby, 41, 50)
+    both.new()
     assert contents(here, "shop", ITEMS) == there(pair.standby)
