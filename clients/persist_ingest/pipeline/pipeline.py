@@ -37,6 +37,7 @@ from persist.sources import (
     SourceFrontier,
     SourceQuarantined,
     UpstreamLost,
+    UpstreamReplaced,
     check_available,
     offset_resumption,
     source_upper_at_frontier,
@@ -53,6 +54,7 @@ from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
+from persist_ingest.pipeline.succeeding import succeed
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import Held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
@@ -202,6 +204,8 @@ class Pipeline:
             except SourceFailure as error:
                 if not self._set_aside(error):
                     raise
+            except UpstreamReplaced as error:
+                self._take_over(succeed(self._client, self._records, self.source, self._type, error))
             except (UpstreamLost, ShardClosed) as error:
                 # Others may have released what only exports need that stand aside by now, or that left.
                 found = self._records.source(self.source.name)
@@ -279,14 +283,8 @@ class Pipeline:
     def _followed(self, follower: Follower) -> Step:
         done = follower.step()
         self._uppers = dict.fromkeys(self._uppers, follower.upper)
-        return Step(
-            upper=follower.upper,
-            frontier=SourceFrontier.minimum(self.source.remap_source.kind),
-            rows=done.rows,
-            bytes=done.bytes,
-            appended=done.appended,
-            overtaken=done.overtaken,
-        )
+        frontier = SourceFrontier.minimum(self.source.remap_source.kind)
+        return Step(upper=follower.upper, frontier=frontier, **dataclasses.asdict(done))
 
     def _bind(self, reader: SourceReader) -> RemapTrace:
         """Ask the upstream what it has and have that bound; the bindings afterwards."""

@@ -18,6 +18,9 @@ from persist.client.binding.port import RemapSource
 from persist.client.binding.remap_shard import GATHER_SECONDS
 from persist.client.remote.minter import RemoteMinter
 from persist.core.binding.binding_log import MintRules
+from persist.core.binding.lives import succeeding
+from persist.core.binding.remap_rows import REMAP_SCHEMA
+from persist.core.binding.succession import succession
 from persist.core.data.schema import Schema
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
@@ -389,3 +392,38 @@ async def test_a_log_has_positions(place: Place, way: str) -> None:
         await minter.mint(source)
         [binding] = await minter.get_binding(source, [Lsn(0x1_0000_0010)])
         assert binding.frontier == SourceFrontier.at(SourceKind.LSN, {0: 0x1_0000_0011})
+
+
+async def test_bindings_go_on_with_a_later_incarnation_and_nobody_binds_for_the_earlier_one(
+    place: Place, way: str
+) -> None:
+    async with minters_at(place, way) as new:
+        (first, client), (second, _) = await new(), await new()
+        one, two = source_of(), source_of(succeeding("one", "here"))
+        rival = source_of(succeeding("one", "there"))
+        await first.mint(one)
+        await first.get_binding(one, through(p1=10))
+        await second.get_binding(one, through(p1=10))
+        before = await first.bindings(one)
+        # Not before they went on.
+        with pytest.raises(UpstreamReplaced):
+            await second.mint(two)
+        upper = before.upper.time
+        async with await client.open_reader(one.remap) as reader:
+            found = await (await reader.snapshot(upper - 1)).to_arrow()
+        rows = succession(PARTITIONS, one.incarnation, two.incarnation, found, upper, before.frontier)
+        assert rows is not None
+        writer = await client.open_writer(one.remap, schema=REMAP_SCHEMA)
+        await writer.compare_and_append(rows, [upper], [upper + 1])
+        for minter in (first, second):
+            for refused in (one, rival):
+                with pytest.raises(UpstreamReplaced):
+                    await minter.mint(refused, SourceFrontier.at(PARTITIONS, {1: 99}))
+            [binding] = await minter.get_binding(two, through(p1=12))
+            assert binding.frontier.bound(1) == 13
+        after = await second.bindings(two)
+        assert after.bindings[: len(before.bindings)] == before.bindings
+        third, _ = await new()
+        with pytest.raises(UpstreamReplaced):
+            await third.bindings(one)
+        assert (await third.bindings(two)).bindings == after.bindings

@@ -17,6 +17,7 @@ from persist.client.binding.remap_shard import Ask, MinterCounts, RemapShard
 from persist.client.shard.client import ShardClient
 from persist.client.shard.handles import Closes
 from persist.client.shard.read.listen import Updates
+from persist.core.binding.lives import precedes
 from persist.core.binding.remap import Binding, RemapTrace
 from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, replaced
 from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption_of
@@ -179,7 +180,8 @@ class LocalMinter(Closes):
             await shard.open(deadline)
         except UpstreamReplaced as error:
             self._shards.pop(key, None)
-            self._remember(source.remap, error.details["incarnation"])
+            if not precedes(found := error.details["incarnation"], source.incarnation):
+                self._remember(source.remap, found)
             await shard.close()
             raise
         if shard.log.trace.is_initialized:
@@ -187,9 +189,9 @@ class LocalMinter(Closes):
         return shard
 
     def _check_incarnation(self, source: RemapSource) -> None:
-        """Raise UpstreamReplaced for another incarnation than the remap shard's, which never changes. No RPC."""
+        """Raise UpstreamReplaced for another incarnation than the remap shard's, or one that follows it. No RPC."""
         found = self._incarnations.get(source.remap, source.incarnation)
-        if found != source.incarnation:
+        if found != source.incarnation and not precedes(found, source.incarnation):
             raise replaced(found, source.incarnation)
 
     def _remember(self, remap: ShardId, incarnation: str) -> None:
@@ -203,7 +205,7 @@ class LocalMinter(Closes):
         found = await incarnation_there(self._client, source, deadline)
         if found is None and not begins:
             raise await not_found(self._client, source, deadline)
-        if found is not None and found != source.incarnation:
+        if found is not None and found != source.incarnation and not precedes(found, source.incarnation):
             self._remember(source.remap, found)
             raise replaced(found, source.incarnation)
 

@@ -21,7 +21,7 @@ from persist.client.shard.write.handle import WriteHandle
 from persist.client.timeline.steady_clock import SteadyClock
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
 from persist.core.binding.remap import RemapTrace
-from persist.core.binding.remap_rows import REMAP_SCHEMA, from_table, to_table
+from persist.core.binding.remap_rows import REMAP_SCHEMA, check_current, from_table, to_table
 from persist.core.frontier import MINIMUM, Antichain
 from persist.core.shard.commands import Appended
 from persist.core.source.source_frontier import SourceFrontier
@@ -301,10 +301,9 @@ class RemapShard:
         times = pa.repeat(pa.scalar(as_of, pa.uint64()), rows.num_rows)
         first = rows.append_column(REMAP_SCHEMA.updates.field("ts"), times).select(REMAP_SCHEMA.updates.names)
         later = await reader.diffs([as_of + 1], upper, timeout=deadline.slice())
-        updates = [
-            *from_table(source.kind, source.incarnation, first),
-            *from_table(source.kind, source.incarnation, await later.to_arrow()),
-        ]
+        found = pa.concat_tables([first, (await later.to_arrow()).select(REMAP_SCHEMA.updates.names)])
+        updates = from_table(source.kind, source.incarnation, found)
+        check_current(source.incarnation, found)
         return RemapTrace.of(source.kind, updates, Antichain.of(as_of), upper)
 
     async def _read_on(self, upper: Antichain, deadline: Deadline) -> None:

@@ -5,7 +5,7 @@ One row is one element of a source frontier. Its columns, all of the key (there 
 | column | holds |
 |---|---|
 | ``version`` | 1: what the other columns mean |
-| ``incarnation`` | which life of the upstream this is about |
+| ``incarnation`` | which life of the upstream this is about: one, or at each time the one that followed it |
 | ``kind`` | ``lsn``, ``partitions`` or ``files`` |
 | ``partition`` | the partition, numbers in decimal; null for a log and for a range |
 | ``after``, ``before`` | for a range the known partitions around it; null where there is none, and for points |
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from persist.core.binding.lives import precedes
 from persist.core.binding.remap import RemapUpdate
 from persist.core.data.schema import Schema
 from persist.core.source.source_time import Lsn, Partition, Point, Range, SourceKind, SourceTime
@@ -62,7 +63,7 @@ def encode_time(kind: SourceKind, incarnation: str, time: SourceTime) -> _Row:
 
 
 def decode_time(kind: SourceKind, incarnation: str, row: Sequence[AnyValue]) -> SourceTime:
-    """The source time of one row.
+    """The source time of one row, of this incarnation or of one before it.
 
     Raises VersionMismatch (written by another release: upgrade), UpstreamReplaced (of another incarnation),
     CorruptData (no row that ``encode_time`` writes).
@@ -70,16 +71,27 @@ def decode_time(kind: SourceKind, incarnation: str, row: Sequence[AnyValue]) -> 
     version, found, kind_text, partition, after, before, offset = row
     if version != VERSION:
         raise VersionMismatch("remap rows of another version", hint="upgrade", version=version, known=VERSION)
-    if found != incarnation:
+    if found != incarnation and not precedes(found, incarnation):
         raise replaced(found, incarnation)
     check(kind_text == kind.value, "a remap collection has one kind", found=kind_text, expected=kind.value)
     try:
         time = _time(kind, partition, after, before, offset)
-        sound = encode_time(kind, incarnation, time) == tuple(row)
+        sound = encode_time(kind, found, time) == tuple(row)
     except (InvalidArgument, ValueError, TypeError) as error:
         raise CorruptData("a remap row cannot be read", hint="stop and report it", row=tuple(row)) from error
     check(sound, "a remap row has one form", row=tuple(row))
     return time
+
+
+def check_current(incarnation: str, table: pa.Table) -> None:
+    """Raise UpstreamReplaced where bindings have not gone on as this incarnation yet: none may be added as its own.
+
+    ``table``: all updates up to some time. See ``succession``.
+    """
+    counts = table.group_by("incarnation").aggregate([("diff", "sum")]).to_pylist()
+    for found in (each["incarnation"] for each in counts if each["diff_sum"]):
+        if found != incarnation:
+            raise replaced(found, incarnation)
 
 
 def replaced(found: str, expected: str) -> UpstreamReplaced:

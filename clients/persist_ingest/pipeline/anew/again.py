@@ -15,7 +15,7 @@ from typing import Final
 
 from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
-from persist.sources import RemapTrace
+from persist.sources import RemapTrace, UpstreamReplaced
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source, is_silent
@@ -197,6 +197,10 @@ def _given_back(
 
     One that ran, and whose snapshot had begun, has nothing in the log to go on from any more.
     """
+    if isinstance(error, UpstreamReplaced) and (before is not None or work.progress is not None):
+        # It says nothing of the export: a process that reaches the right server goes on.
+        leave(records, source, export, mine, _left)
+        return
     if work.progress is not None:
         discard(work.here, work.progress, work.pace.state_dir)
     runs = before is None and work.progress is None

@@ -29,7 +29,7 @@ from persist import (
     UsageError,
 )
 from persist.runtime import system
-from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost
+from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost, UpstreamReplaced
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.anew.staging import Staging
@@ -37,6 +37,7 @@ from persist_ingest.pipeline.newest.kept import forget
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
+from persist_ingest.pipeline.succeeding import succeed
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.port import (
@@ -132,6 +133,8 @@ class Attempt:
                 if not left:
                     raise
                 self._over()
+            except UpstreamReplaced as error:
+                succeed(self._client, self._records, self._source, self.kind, error)
             except HeldUp as error:
                 patience = system().monotonic() + PATIENCE_SECONDS
                 self._say(error)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from persist.sources import Lsn
 from persist_ingest.sources.postgres.column_types import NAMING, ColumnType, column_type
 from persist_ingest.sources.postgres.definition import Column, PostgresDefinition
 from persist_ingest.sources.postgres.form import Part, TableForm
@@ -22,15 +23,24 @@ SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 
 _IDENTITY: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
-       CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
-            ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
        (SELECT oid::int8 FROM pg_database WHERE datname = current_database())
 """
 
 _SLOT: Final = """
 SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn - '0/0', restart_lsn - '0/0',
-       to_jsonb(s) ->> 'safe_wal_size'
+       to_jsonb(s) ->> 'safe_wal_size', temporary, coalesce((to_jsonb(s) ->> 'synced')::bool, false),
+       coalesce((to_jsonb(s) ->> 'failover')::bool, false),
+       coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE WHEN (to_jsonb(s) ->> 'conflicting')::bool
+           AND restart_lsn IS NOT NULL THEN 'rows_removed' END, ''), pg_is_in_recovery()
 FROM pg_replication_slots s WHERE slot_name = %(slot)s
+"""
+
+_BEHIND: Final = """
+SELECT name FROM unnest(string_to_array(translate(current_setting('synchronized_standby_slots', true), '" ', ''), ','))
+    AS name LEFT JOIN pg_replication_slots s ON s.slot_name = name
+WHERE name <> '' AND coalesce(s.restart_lsn < %(position)s::pg_lsn, true)
 """
 
 _PUBLICATION: Final = """
@@ -220,7 +230,10 @@ WHERE i.indrelid = %(table)s::int8::oid AND i.indisprimary AND k.place <= i.indn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A replication slot as it is now."""
+    """A replication slot as it is now. ``synced``: a standby has it from its primary; ``failover``: its standbys do.
+
+    ``why_lost``: what invalidated it, if the server says so. ``on_standby``: its server is one.
+    """
 
     plugin: str
     database: str
@@ -229,6 +242,11 @@ class Slot:
     confirmed: int
     restart: int
     safe_wal_size: int | None
+    temporary: bool = False
+    synced: bool = False
+    failover: bool = False
+    why_lost: str = ""
+    on_standby: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,15 +299,42 @@ def positions(session: UpstreamConnection) -> tuple[int, int]:
     return int(flushed), int(between)
 
 
+def standbys_behind(session: UpstreamConnection, position: int) -> list[str]:
+    """The slots of standbys that do not have the log up to there, of those that logical replication is to wait for."""
+    return [name for (name,) in session.rows(_BEHIND, {"position": str(Lsn(position))})]
+
+
 def identity(session: UpstreamConnection) -> tuple[str, int, int]:
     """System identifier, timeline, oid of the database."""
     system, timeline, database = session.row(_IDENTITY)
-    return system, timeline, database
+    return system, _replayed(session) if timeline is None else timeline, database
+
+
+def _replayed(session: UpstreamConnection) -> int:
+    """On which timeline a standby is. SUBTLE: what it has in its control file is as old as its last restart point."""
+    return int(session.aside().row("IDENTIFY_SYSTEM")[1])
+
+
+def history(session: UpstreamConnection, timeline: int) -> tuple[tuple[int, int], ...]:
+    """The timelines that this one of a session's server comes from, oldest first, and where each was left."""
+    if timeline > 1 and timeline not in session.histories:
+        _, text = session.aside().row(f"TIMELINE_HISTORY {timeline}")
+        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+        fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+        session.histories[timeline] = tuple((int(each[0]), position(each[1])) for each in fields)
+    return session.histories.get(timeline, ())
+
+
+def position(text: str) -> int:
+    """A position in the log as the server prints it."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
 
 
 def slot(session: UpstreamConnection, name: str) -> Slot | None:
     """The slot of that name."""
-    for plugin, database, pid, status, confirmed, restart, safe in session.rows(_SLOT, {"slot": name}):
+    for plugin, database, pid, status, confirmed, restart, safe, *more in session.rows(_SLOT, {"slot": name}):
+        temporary, synced, failover, why_lost, on_standby = more
         return Slot(
             plugin=plugin or "",
             database=database or "",
@@ -298,6 +343,11 @@ def slot(session: UpstreamConnection, name: str) -> Slot | None:
             confirmed=int(confirmed or 0),
             restart=int(restart or 0),
             safe_wal_size=None if safe is None else int(safe),
+            temporary=temporary,
+            synced=synced,
+            failover=failover,
+            why_lost=why_lost,
+            on_standby=on_standby,
         )
     return None
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from persist import Determinate
 from persist.runtime import system
-from persist.sources import UpstreamLost, UpstreamReplaced
+from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist_ingest.sources.port import HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import DEFAULT, FULL, Looked, Slot, quoted
@@ -22,31 +23,99 @@ SETTLE_SECONDS: Final = 2.0
 """How long to wait between a commit's record and the moment others see it, before it is tried again."""
 _NEW_SOURCE: Final = "make a new source"
 _AGAIN: Final = "snapshot it again (persist source resnapshot)"
+_LOST: Final = {
+    "wal_removed": (
+        "the server threw away WAL that the replication slot needed",
+        "raise max_slot_wal_keep_size",
+    ),
+    "rows_removed": (
+        "the standby gave the replication slot up: the primary removed what it needed of the catalogs",
+        "set hot_standby_feedback = on and primary_slot_name on the standby",
+    ),
+    "wal_level_insufficient": (
+        "the standby gave the replication slot up: the primary does not log what logical replication needs",
+        "set wal_level = logical on the primary",
+    ),
+    "idle_timeout": (
+        "the server gave the replication slot up, as it was not read for long",
+        "raise idle_replication_slot_timeout",
+    ),
+}
+"""Of each ``invalidation_reason`` what it says, and what to correct."""
 
 
 def check_upstream(session: UpstreamConnection, definition: PostgresDefinition) -> tuple[Slot, PostgresDefinition]:
     """The slot of a source when all of it is there, and the definition with the forms its tables have now.
 
     All that committed before the call is as the definition says. Raises UpstreamReplaced, UpstreamLost, TableAltered,
-    SourceFailure.
+    SourceFailure, Determinate.
     """
-    if catalog.identity(session) != (definition.system, definition.timeline, definition.database):
-        raise UpstreamReplaced(
-            "this is another database, or another life of it: restored, promoted or recreated",
-            hint=_NEW_SOURCE,
-            expected=f"{definition.system}/{definition.timeline}/{definition.database}",
-            found="/".join(map(str, catalog.identity(session))),
-        )
+    check_life(session, definition)
+    return check_slot(session, definition), _checked(session, definition)
+
+
+def check_life(session: UpstreamConnection, definition: PostgresDefinition) -> None:
+    """Raise UpstreamReplaced unless the server is on the timeline that the source is on, of the same database."""
+    system, timeline, database = catalog.identity(session)
+    known, began = definition.life
+    found = f"{system}/{timeline}/{database}"
+    if (system, timeline, database) == (definition.system, known, definition.database):
+        history = catalog.history(session, timeline) if began else ()
+        if not history or history[-1][1] == began:
+            return
+        found = f"{found} from {Lsn(history[-1][1])} on"
+    raise UpstreamReplaced(
+        "this is another database, or another life of it: restored, promoted or recreated",
+        hint="persist source run goes on with it where it has the same history; else make a new source",
+        expected=f"{definition.system}/{known}/{definition.database}" + (f" from {Lsn(began)} on" if began else ""),
+        found=found,
+    )
+
+
+def check_slot(session: UpstreamConnection, definition: PostgresDefinition) -> Slot:
+    """The slot of a source, which has what it is made for. Raises UpstreamLost, and Determinate: it will have that."""
     found = catalog.slot(session, definition.slot)
     if found is None or found.plugin != "pgoutput":
         raise UpstreamLost("the replication slot is gone", hint=_slot_again(definition), slot=definition.slot)
-    if found.wal_status == "lost":
-        raise UpstreamLost(
-            "the server threw away WAL that the replication slot needed",
-            hint=f"raise max_slot_wal_keep_size; {_slot_again(definition, is_there=True)}",
+    if found.synced and found.on_standby:
+        raise Determinate(
+            "this is a standby, which has the slot for the time when it is promoted",
+            hint="it is tried again; name the primary, or both and target_session_attrs=read-write (option dsn)",
             slot=definition.slot,
         )
-    return found, _checked(session, definition)
+    if found.temporary:
+        raise UpstreamLost(
+            "the standby was promoted before it had all of the replication slot",
+            hint=_slot_again(definition, is_there=True),
+            slot=definition.slot,
+        )
+    if found.wal_status == "lost":
+        message, correction = _LOST.get(found.why_lost, _LOST["wal_removed"])
+        hint = f"{correction}; {_slot_again(definition, is_there=True)}"
+        raise UpstreamLost(message, hint=hint, slot=definition.slot)
+    return found
+
+
+def high(session: UpstreamConnection, definition: PostgresDefinition) -> tuple[int, int]:
+    """As ``catalog.positions``, once the standbys that the server names have the first one. Raises HeldUp.
+
+    SUBTLE: the server shows no change of a slot for standbys before they have it (``synchronized_standby_slots``), but
+    its log's end at once. What is bound beyond what they have could not be gone on with when one of them took over.
+    """
+    flushed, between = catalog.positions(session)
+    if definition.failover:
+        give_up = system().monotonic() + SETTLE_SECONDS
+        while behind := catalog.standbys_behind(session, flushed):
+            if system().monotonic() > give_up:
+                raise HeldUp(
+                    "the standbys that synchronized_standby_slots names do not have the log yet",
+                    hint="it is tried again; are they there? A name without a slot is waited for, too: correct the "
+                    "setting, also on a server that was promoted",
+                    slots=", ".join(behind),
+                    wanted=Lsn(flushed),
+                )
+            threading.Event().wait(0.01)
+    return flushed, between
 
 
 def _slot_again(definition: PostgresDefinition, *, is_there: bool = False) -> str:

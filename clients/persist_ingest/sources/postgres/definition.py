@@ -11,23 +11,22 @@ from typing import Final, Self
 import pyarrow as pa
 
 from persist import VersionMismatch
+from persist.sources import Lsn, succeeding
 from persist.typed import Fields, Record
 from persist_ingest.sources.postgres.column_types import ColumnType, SpecialValues, column_type
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.tables.definition import SourceTable, TableColumn, TablesDefinition
 from persist_ingest.sources.tables.naming import called
 
-FORMAT: Final = 9
-RENAMING: Final = 10
-"""The format of definitions that call columns otherwise: earlier releases would forget that."""
-SPECIAL: Final = 11
-"""The format of those that do not fail on special values, and may call columns otherwise."""
-_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+FORMAT: Final = 12
+_SAYING_LESS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 """Definitions without tables' forms, or without what publishes them: the first look is taken for what it was then.
 Those of format 3 and before do not say where their slot began, those of format 4 not how a publication is marked.
 Those before 6 have every column, under its own name; those before 7 take no tables in that are new; those before 8 do
 not say from where on changes of a table count, nor what was left out of tables that they had once. To those before 9 a
-person sees when a table was altered, and they have no tables by key."""
+person sees when a table was altered, and they have no tables by key. Those before 10 call no columns otherwise, those
+before 11 fail on special values, and those before 12 do not say where a timeline began nor where tables were looked at.
+"""
 
 
 AS_UPSTREAM: Final[Mapping[str, str]] = {}
@@ -60,7 +59,8 @@ class Column(TableColumn):
 class PublishedTable(SourceTable[Column]):
     """A published table. ``membership``: oid of what makes it published.
 
-    ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look.
+    ``file``, ``columns``: where its rows were and what they were when the source was made; ``form``: at the last look
+    that was news, before which the log did not go beyond ``seen`` (0: unknown).
     ``partitioned``: its rows are in its partitions, and sent as its own. ``through``: what it was read anew with has
     the log up to there, which may have forms that it is not read under. ``by_key``: its changes say of earlier rows
     only the key, as its replica identity is its primary key. ``special``: what becomes of special values, but for those
@@ -76,11 +76,16 @@ class PublishedTable(SourceTable[Column]):
     form: TableForm | None = None
     partitioned: bool = False
     through: int = 0
+    seen: int = 0
     by_key: bool = False
     special: SpecialValues = SpecialValues.FAIL
 
     def read_up_to(self, offset: int) -> Self:
         return replace(self, through=offset)
+
+    def is_news(self, known: Self) -> bool:
+        """Its form has to be known after a restart."""
+        return self.form is not None and (self.form.is_news(known.form) or not known.seen)
 
     def taking(self, special: SpecialValues) -> Self:
         """The same with special values taken so. Without a primary key every column is of the key, and may be null."""
@@ -102,6 +107,8 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
     ``withheld``: by exports, columns that are left out of them when they come, come back or are snapshotted again.
     ``special``: what becomes of special values, in all its tables.
     ``renames``: by exports, also those that are not there now, what columns are called otherwise than upstream.
+    ``timeline``: where the source began, and that one at ``began`` (0: unknown, or with the server). ``followed``:
+    those that the source went on with since, each with where it began. ``failover``: standbys have its slot, too.
     """
 
     dsn: str
@@ -121,17 +128,38 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
     withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     special: SpecialValues = SpecialValues.FAIL
+    began: int = 0
+    followed: tuple[tuple[int, int], ...] = ()
+    failover: bool = False
 
     @property
     def incarnation(self) -> str:
         """Which life of the upstream this is: another database, slot or publication is another one."""
         place = f"{self.system}/{self.timeline}/{self.database}"
-        return f"{place}/{self.slot}/{self.publication_oid}"
+        found = f"{place}/{self.slot}/{self.publication_oid}"
+        for timeline, began in self.followed:
+            found = succeeding(found, f"{timeline}@{Lsn(began)}")
+        return found
+
+    @property
+    def life(self) -> tuple[int, int]:
+        """The timeline that it is on, and where that began; 0: unknown, or with the server."""
+        return self.followed[-1] if self.followed else (self.timeline, self.began)
+
+    def following(self, *steps: tuple[int, int]) -> "PostgresDefinition":
+        """The same, gone on with these timelines, each with where it began."""
+        return replace(self, followed=(*self.followed, *steps))
 
     def looked(self, forms: Mapping[int, TableForm]) -> "PostgresDefinition":
         """The same with these forms of tables, by oid."""
         tables = tuple(replace(table, form=forms.get(table.oid, table.form)) for table in self.tables)
         return replace(self, tables=tables) if forms else self
+
+    def kept(self, known: "PostgresDefinition", seen: int) -> "PostgresDefinition":
+        """The same, with tables as they were ``known`` but for those about which there is news, as of ``seen``."""
+        pairs = zip(self.tables, known.tables, strict=True)
+        tables = tuple(replace(table, seen=seen) if table.is_news(before) else before for table, before in pairs)
+        return replace(self, tables=tables)
 
     def joined(self, table: PublishedTable) -> "PostgresDefinition":
         """The same with one table more."""
@@ -163,13 +191,10 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
 
     def is_news(self, known: "PostgresDefinition") -> bool:
         """Its tables' forms have to be known after a restart."""
-        pairs = zip(self.tables, known.tables, strict=True)
-        return any(table.form is not None and table.form.is_news(before.form) for table, before in pairs)
+        return any(table.is_news(before) for table, before in zip(self.tables, known.tables, strict=True))
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready."""
-        is_special = self.special is not SpecialValues.FAIL
-        number = SPECIAL if is_special else RENAMING if self.renames else FORMAT
         # Columns have it from the whole.
         given = asdict(self)
         for each in given["tables"]:
@@ -177,23 +202,24 @@ class PostgresDefinition(TablesDefinition[PublishedTable]):
             for column in each["columns"]:
                 del column["special"]
         given["special"] = self.special.value
-        plain: Record = json.loads(json.dumps({"format": number, **given}))
-        if not self.renames:
-            del plain["renames"]
-        if not is_special:
-            del plain["special"]
+        plain: Record = json.loads(json.dumps({"format": FORMAT, **given}))
         return plain
 
     @classmethod
     def from_json(cls, given: Fields) -> Self:
         """What ``to_json`` gave, also after JSON. Raises VersionMismatch."""
-        if given.get("format") not in (SPECIAL, RENAMING, FORMAT, *_SAYING_LESS):
+        if given.get("format") not in (FORMAT, *_SAYING_LESS):
             raise VersionMismatch("this definition has an unknown format", hint="update persist", got=given)
         fields = {name: value for name, value in given.items() if name != "format"}
         tables = tuple(_table(each) for each in fields.pop("tables"))
+        followed = tuple((timeline, began) for timeline, began in fields.get("followed", ()))
         lists = {"publishes": tuple(fields["publishes"]), "left_out": tuple(fields.get("left_out", ()))}
         special = SpecialValues(fields.pop("special", SpecialValues.FAIL))
-        return cls(**{**fields, **lists}, tables=tuple(table.taking(special) for table in tables), special=special)
+        return cls(
+            **{**fields, **lists, "followed": followed},
+            tables=tuple(table.taking(special) for table in tables),
+            special=special,
+        )
 
 
 def _table(given: Fields) -> PublishedTable:

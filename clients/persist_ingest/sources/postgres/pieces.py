@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from persist import Schema
+from persist import Determinate, Schema
 from persist.sources import SourceFrontier
 from persist_ingest.sources.port import (
     Changes,
@@ -39,7 +39,7 @@ from persist_ingest.sources.tables.gathering import Bools, Ints
 from persist_ingest.sources.tables.pieces import PIECE_BYTES, rows_of_piece
 
 _NEAR: Final = 1 << 31
-_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_is_in_recovery()"
+_SEEN: Final = "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), pg_postmaster_start_time()::text"
 _SIZE: Final = """
 SELECT coalesce(sum(CASE WHEN c.relpages > 0 AND c.reltuples > 0 THEN c.reltuples / c.relpages
                          * (pg_relation_size(c.oid) / current_setting('block_size')::int8) END), 0)::int8,
@@ -162,8 +162,11 @@ def opened(
         weight=0,
         whole=table.partitioned,
     )
+    server_began = session.server_began
     with task.held() as holder:
-        ((told, is_standby),) = holder.rows(_SEEN)
+        ((told, is_standby, began),) = holder.rows(_SEEN)
+        if began != server_began:
+            raise Determinate("two servers answer under this connection string", hint="it is tried again")
         seen = Seen.of(told)
         if is_standby and seen.least != seen.next:
             # SUBTLE: a standby leaves the open ones out of what it says of a snapshot.

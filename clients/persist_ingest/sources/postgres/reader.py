@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from persist import Schema
+from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
 from persist.typed import Fields
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.checks import check_upstream, settle
+from persist_ingest.sources.postgres.checks import check_upstream, high, settle
 from persist_ingest.sources.postgres.decoding import EventDecoder, TableExport
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.framing import Framed, frame
@@ -76,6 +76,13 @@ class ChangesTask:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
+            if catalog.positions(session)[0] < self.end:
+                # Beyond its end a log shows nothing, which would pass for all there is.
+                raise Determinate(
+                    "the server does not have all of the log yet that another one had",
+                    hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
+                    wanted=Lsn(self.end),
+                )
             if slot.confirmed > self.begin:
                 raise UpstreamLost(
                     "the upstream threw away what was not read yet",
@@ -118,6 +125,11 @@ def _advance(session: UpstreamConnection, slot: str, target: int) -> None:
             raise
 
 
+def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
+    """Have standbys take the slot over when they are promoted, which is not so of one that was copied or made anew."""
+    patiently(lambda: session.aside().run(f"ALTER_REPLICATION_SLOT {catalog.quoted(slot)} (FAILOVER true)"))
+
+
 class PostgresReader:
     """Implements the SourceReader and Revised ports. Uses the session that tasks of this process use, too."""
 
@@ -146,8 +158,8 @@ class PostgresReader:
         return dict(self._schemas)
 
     def probe(self) -> Probe:
-        high, slot = self._checked()
-        return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(high),), low=(Lsn(min(slot.confirmed, high)),))
+        end, slot = self._asked(self._checked)
+        return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(end),), low=(Lsn(min(slot.confirmed, end)),))
 
     def plan(self, begin: SourceFrontier, end: SourceFrontier, tasks: int) -> Sequence[ReadTask]:
         first, last = begin.bound(0) or 0, end.bound(0) or 0
@@ -162,32 +174,31 @@ class PostgresReader:
         now = system().monotonic()
         if self._advanced_at is not None and now < self._advanced_at + ADVANCE_SECONDS:
             return
-        _, slot = self._checked()
-        known = bisect.bisect_right(self._between, frontier.bound(0) or 0)
-        target = self._between[known - 1] if known else 0
-        if target > slot.confirmed:
-            self._asked(lambda session: _advance(session, self._definition.slot, target))
+        if self._asked(lambda session: self._advanced(session, frontier)):
             self._advanced_at = now
-        del self._between[: max(0, known - 1)]
+        del self._between[: max(0, self._known(frontier) - 1)]
         if self._may_log and (self._logged_at is None or now >= self._logged_at + LOG_SECONDS):
             # Only at such a record can the server forget WAL; by itself it writes one every 15 s.
             self._asked(lambda session: session.rows("SELECT pg_log_standby_snapshot()"))
             self._logged_at = now
 
     def status(self) -> UpstreamStatus:
-        high, slot = self._checked()
+        end, slot = self._asked(self._checked)
         return UpstreamStatus(
             committed=SourceFrontier.at(KIND, {0: slot.confirmed}),
-            bytes_behind=max(0, high - slot.confirmed),
+            bytes_behind=max(0, end - slot.confirmed),
             details={
                 "slot": self._definition.slot,
                 "publication": self._definition.publication,
                 "confirmed_lsn": str(Lsn(slot.confirmed)),
-                "current_lsn": str(Lsn(high)),
-                "retained_bytes": max(0, high - slot.restart),
+                "current_lsn": str(Lsn(end)),
+                "retained_bytes": max(0, end - slot.restart),
                 "wal_status": slot.wal_status,
                 "safe_wal_size": slot.safe_wal_size,
                 "active_pid": slot.active_pid,
+                "timeline": self._definition.life[0],
+                "failover": slot.failover,
+                "why_lost": slot.why_lost,
             },
         )
 
@@ -197,20 +208,34 @@ class PostgresReader:
     def close(self) -> None:
         let_go(self._definition.dsn)
 
-    def _checked(self) -> tuple[int, catalog.Slot]:
+    def _advanced(self, session: UpstreamConnection, frontier: SourceFrontier) -> bool:
+        """Move the slot, which is the one that was just looked at: another server's is asked of another session."""
+        _, slot = self._checked(session)
+        if self._definition.failover and not slot.failover:
+            keep_for_standbys(session, self._definition.slot)
+        known = self._known(frontier)
+        target = self._between[known - 1] if known else 0
+        if target <= slot.confirmed:
+            return False
+        _advance(session, self._definition.slot, target)
+        return True
+
+    def _known(self, frontier: SourceFrontier) -> int:
+        """How many of the positions that the slot may be moved to are not beyond."""
+        return bisect.bisect_right(self._between, frontier.bound(0) or 0)
+
+    def _checked(self, session: UpstreamConnection) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
-
-        def checked(session: UpstreamConnection) -> tuple[int, catalog.Slot]:
-            high, between = catalog.positions(session)
-            slot, self._definition = check_upstream(session, self._definition)
-            if self._definition.is_news(self._kept):
-                self._kept, self._revised = self._definition, self._whole.within(self._definition).to_json()
-            if not self._between or between > self._between[-1]:
-                self._between.append(between)
-                del self._between[:-_BOUNDARIES_MAX]
-            return high, slot
-
-        return self._asked(checked)
+        end, between = high(session, self._definition)
+        slot, self._definition = check_upstream(session, self._definition)
+        if self._definition.is_news(self._kept):
+            # Afterwards: what was looked at is of no later history.
+            self._kept = self._definition.kept(self._kept, catalog.positions(session)[1])
+            self._revised = self._whole.within(self._kept).to_json()
+        if not self._between or between > self._between[-1]:
+            self._between.append(between)
+            del self._between[:-_BOUNDARIES_MAX]
+        return end, slot
 
     def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
         with lent(self._definition.dsn) as session:

@@ -5,6 +5,8 @@ Every session shows values in one form, whatever the database's settings are. So
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -66,6 +68,8 @@ _LOCKED: Final = "55P03"
 _GONE: Final = frozenset({"42P01", "42703"})
 """A table or column is not there. Names are those that catalogs had a moment ago, so it was altered since."""
 _DENIED: Final = "42501"
+_READ_ONLY: Final = "25006"
+_BEGAN: Final = "SELECT pg_postmaster_start_time()::text"
 
 
 def check_dsn(dsn: str) -> str:
@@ -150,10 +154,16 @@ class UpstreamConnection:
     def __init__(self, dsn: str, *, replication: bool = False, lock_seconds: float | None = None) -> None:
         """``lock_seconds``: how long to wait for a lock, then HeldUp is raised; None: LOCK_SECONDS."""
         self._dsn = dsn
+        self._aside: UpstreamConnection | None = None
+        self.histories: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Of timelines that the server is on, or was, as ``catalog.history`` has them."""
         try:
             conninfo = kept_alive(dsn)
             conninfo = make_conninfo(conninfo, replication="database") if replication else conninfo
             self._connection = _connected(conninfo, watched(dsn))
+            if replication:
+                # Such a session prepares no statements.
+                self._connection.prepare_threshold = None
         except psycopg.Error as error:
             raise Determinate(
                 "cannot connect to PostgreSQL",
@@ -180,6 +190,11 @@ class UpstreamConnection:
     def version(self) -> int:
         """The server's version, such as 160014."""
         return self._connection.info.server_version
+
+    @cached_property
+    def server_began(self) -> str:
+        """When the server was started, which no two do at once: which one it is, behind an address of several."""
+        return str(self.row(_BEGAN)[0])
 
     def run(self, sql: str) -> None:
         """A statement without an answer."""
@@ -215,6 +230,19 @@ class UpstreamConnection:
 
         return patiently(opened)
 
+    def aside(self) -> "UpstreamConnection":
+        """A session for commands of replication, of the same server, which ends with this one.
+
+        Raises Determinate: another server answers under the same connection string, as while one takes over.
+        """
+        if self._aside is None:
+            made = UpstreamConnection(self._dsn, replication=True)
+            if made.server_began != self.server_began:
+                made.close()
+                raise Determinate("two servers answer under this connection string", hint="it is tried again")
+            self._aside = made
+        return self._aside
+
     def rolled_back(self) -> None:
         """End the transaction, if there is one; a server that went away has ended it."""
         if not self._connection.closed:
@@ -232,7 +260,14 @@ class UpstreamConnection:
 
     def close(self) -> None:
         """End it. Doing it again does nothing."""
+        if self._aside is not None:
+            self._aside.close()
         self._connection.close()
+
+    def cancel(self) -> None:
+        """Have the server break off what this session waits for: that fails. From another thread."""
+        with suppress(psycopg.Error):
+            self._connection.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -307,6 +342,8 @@ def classify(sqlstate: str | None, detail: str) -> PersistError:
             "GRANT CREATE ON DATABASE ... TO this role, which makes a publication; or have the tables' owner make one, "
             "and name it (option publication)"
         )
+    if sqlstate == _READ_ONLY:
+        hint = "a standby changes nothing: do it on the primary, then again here"
     return SourceFailure("PostgreSQL refused", hint=hint, sqlstate=sqlstate, detail=detail)
 
 

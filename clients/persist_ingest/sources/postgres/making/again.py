@@ -16,7 +16,7 @@ from persist.sources import SourceFrontier
 from persist.typed import Fields
 from persist_ingest.sources.port import Changes, Keyed, Piece, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
-from persist_ingest.sources.postgres.checks import check_identities, check_upstream
+from persist_ingest.sources.postgres.checks import check_identities, check_life, check_upstream, high
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.making.defining import check_alone, defined, locked
@@ -69,7 +69,10 @@ class TableAnew(ReadAnew[UpstreamConnection, PostgresDefinition, Order]):
     def high(self) -> SourceFrontier:
         # A commit is written with everything before it; without one that takes its time.
         self._session.rows(_WATERMARK)
-        return SourceFrontier.at(KIND, {0: catalog.positions(self._session)[0]})
+        end, _ = high(self._session, self._definition)
+        # Afterwards: until then the server was on the timeline that this is a position of.
+        check_life(self._session, self._definition)
+        return SourceFrontier.at(KIND, {0: end})
 
     def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
         return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
@@ -89,8 +92,9 @@ def begun_again(
     with ExitStack() as stack:
         session = stack.enter_context(UpstreamConnection(definition.dsn))
         session.run("SET synchronous_commit = local")
+        check_life(session, definition)
         if begun is not None:
-            yield _gone_on(session, begun, export, schema)
+            yield _gone_on(session, definition, begun, export, schema)
             return
         (known,) = definition.of({export}).tables
         check_upstream(session, definition.of(()))
@@ -118,12 +122,16 @@ def _left_out(definition: PostgresDefinition, known: PublishedTable, oid: int, n
     )
 
 
-def _gone_on(session: UpstreamConnection, begun: Mapping[str, object], export: str, schema: Schema) -> TableAnew:
+def _gone_on(
+    session: UpstreamConnection, now: PostgresDefinition, begun: Mapping[str, object], export: str, schema: Schema
+) -> TableAnew:
     """See ReadsApart.snapshot_again. Raises TableAltered: what its pieces were ordered by was not recorded."""
     given: Fields = begun
     if "order" not in given:
         raise TableAltered("an earlier release began to read this table", hint=_AGAIN, export=export)
     definition = PostgresDefinition.from_json(given["definition"])
+    if definition.life != now.life:
+        raise TableAltered("another server took over since this table began to be read", hint=_AGAIN, export=export)
     return TableAnew(session, definition, schema, Order.from_json(given["order"]))
 
 

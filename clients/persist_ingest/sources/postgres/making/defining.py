@@ -82,7 +82,9 @@ def defined(
     if [table.oid for table in tables] != [table.oid for table in chosen]:
         raise Determinate("the tables are just being changed", hint="again later")
     found = tuple(_table(holder, each, excluded[each.oid], definition) for each in tables)
-    return replace(definition, tables=found).looked(forms)
+    # Afterwards: what was looked at is of no later history.
+    seen = catalog.positions(holder)[1]
+    return replace(definition, tables=tuple(replace(table, seen=seen) for table in found)).looked(forms)
 
 
 def _table(

@@ -25,6 +25,7 @@ NAMES: Final = (
     "slot",
     "setReplicaIdentity",
     "replaceSlot",
+    "failoverSlot",
     "snapshotTasks",
     "badRows",
     "onAltered",
@@ -43,7 +44,8 @@ class Options:
 
     ``include_columns``, ``exclude_columns``: schema, table and column; of a table with any included, no others are
     read. ``renames``: schema, table, column and what it is called instead. ``snapshot_tasks``: about how many.
-    ``takes_over``: altered tables are snapshotted again by themselves. ``special``: what becomes of special values.
+    ``failover``: the slot is one that standbys take over. ``takes_over``: altered tables are snapshotted again by
+    themselves. ``special``: what becomes of special values.
     """
 
     dsn: str
@@ -53,6 +55,7 @@ class Options:
     set_replica_identity: bool
     replace_slot: bool
     snapshot_tasks: int
+    failover: bool = False
     takes_over: bool = False
     exclude_tables: tuple[tuple[str, ...], ...] = ()
     include_columns: tuple[tuple[str, ...], ...] = ()
@@ -93,6 +96,7 @@ def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
         slot=slot,
         set_replica_identity=given.flag("setReplicaIdentity", False),
         replace_slot=given.flag("replaceSlot", False),
+        failover=given.flag("failoverSlot", False),
         snapshot_tasks=_snapshot_tasks(given),
         takes_over=takes_over(given),
         special=_special(given),

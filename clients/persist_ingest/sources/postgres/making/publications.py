@@ -69,7 +69,7 @@ def make(session: UpstreamConnection, name: str, tables: Sequence[Listed], mark:
 def use(session: UpstreamConnection, name: str, mark: str) -> bool:
     """Mark a publication that sources made; False for any other. Raises SourceFailure (of another role), and as run."""
     _check(mark)
-    if not any(marked for (marked,) in session.rows(_MARKED, {"publication": name, "used": f"{USED}%"})):
+    if not is_shared(session, name):
         return False
     try:
         session.run(_USE.format(name=_literal(name), mark=mark))
@@ -79,19 +79,30 @@ def use(session: UpstreamConnection, name: str, mark: str) -> bool:
             hint="name another one (option publication), or use that role",
             publication=name,
         ) from error
-    return any(marked for (marked,) in session.rows(_MARKED, {"publication": name, "used": f"{USED}%{mark}%"}))
+    return _has(session, name, mark)
+
+
+def is_shared(session: UpstreamConnection, name: str) -> bool:
+    """Sources made the publication, and it goes with the last one that uses it."""
+    return _has(session, name, "")
 
 
 def leave(session: UpstreamConnection, name: str, mark: str) -> None:
     """Take the mark away, and the publication if it was the last one. Nothing for a publication without it."""
     _check(mark)
-    session.run(_LEAVE.format(name=_literal(name), mark=mark))
+    if _has(session, name, mark):
+        session.run(_LEAVE.format(name=_literal(name), mark=mark))
 
 
 def is_alone(session: UpstreamConnection, name: str, mark: str) -> bool:
     """No other source uses the publication."""
     said = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %(publication)s"
     return session.rows(said, {"publication": name}) == [(f"{USED} {mark}",)]
+
+
+def _has(session: UpstreamConnection, name: str, mark: str) -> bool:
+    asked = {"publication": name, "used": f"{USED}%{mark}%"}
+    return any(marked for (marked,) in session.rows(_MARKED, asked))
 
 
 def _literal(text: str) -> str:

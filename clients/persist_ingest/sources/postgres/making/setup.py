@@ -20,6 +20,7 @@ from persist_ingest.sources.port import (
     Joined,
     SourceFailure,
     SourceReader,
+    Successor,
     TakenOver,
     UpstreamNotOurs,
 )
@@ -36,7 +37,7 @@ from persist_ingest.sources.postgres.making.defining import (
     is_by_key,
 )
 from persist_ingest.sources.postgres.making.options import ALTERABLE, Options, parse_options
-from persist_ingest.sources.postgres.reader import KIND, PostgresReader
+from persist_ingest.sources.postgres.reader import KIND, PostgresReader, keep_for_standbys
 from persist_ingest.sources.postgres.session import UpstreamConnection, check_dsn
 from persist_ingest.sources.postgres.snapshot import snapshot_tasks
 from persist_ingest.sources.tables.options import check_distinct, check_there, left_out
@@ -44,12 +45,15 @@ from persist_ingest.sources.tables.renaming import checked
 from persist_ingest.sources.tables.taking_over import taken_over
 
 VERSION_MIN: Final = 140_000
+STANDBY_MIN: Final = 160_000
+FAILOVER_MIN: Final = 170_000
 ALL_KINDS: Final = ("insert", "update", "delete", "truncate")
 LOCK_SECONDS: Final = 10.0
 
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
-       (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user), current_setting('server_version')
+       (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user),
+       current_setting('server_version'), pg_is_in_recovery()
 """
 _INDEX: Final = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -82,7 +86,7 @@ class PostgresSource:
         try:
             with ExitStack() as stack:
                 session = stack.enter_context(UpstreamConnection(dsn, lock_seconds=LOCK_SECONDS))
-                _check_server(session)
+                _check_server(session, parsed)
                 slots.free(session, parsed)
                 announce({"dsn": dsn, "publication": parsed.publication, "mark": mark})
                 yield _begun(session, parsed, dsn, stack, undo, mark)
@@ -139,6 +143,12 @@ class PostgresSource:
         from persist_ingest.sources.postgres.making.joining import joinable
 
         return joinable(PostgresDefinition.from_json(definition))
+
+    def successor(self, definition: Mapping[str, object], bound: str) -> Successor | None:
+        """See Follows."""
+        from persist_ingest.sources.postgres.lives.following import promoted
+
+        return promoted(PostgresDefinition.from_json(definition), bound)
 
     def drop(self, definition: Fields) -> None:
         self._drop(PostgresDefinition.from_json(definition), OFFSET_MAX)
@@ -198,6 +208,8 @@ def _begun(
     def settle() -> None:
         undo.append(_Step("slot", lambda later: slots.drop(later, options.slot, point, point)))
         session.rows(_COPY, {"fleeting": fleeting, "slot": options.slot})
+        if options.failover:
+            keep_for_standbys(session, options.slot)
 
     with _at(dsn, snapshot) as then:
         definition = _define(then, options, dsn, chosen, made=made)
@@ -247,8 +259,8 @@ def _undo(dsn: str, slot: str, steps: Sequence[_Step]) -> None:
                 step.undo(session)
 
 
-def _check_server(session: UpstreamConnection) -> None:
-    number, wal_level, encoding, may_replicate, version = session.row(_SERVER)
+def _check_server(session: UpstreamConnection, options: Options) -> None:
+    number, wal_level, encoding, may_replicate, version, is_standby = session.row(_SERVER)
     if number < VERSION_MIN:
         raise SourceFailure("PostgreSQL 14 or newer is needed", hint="upgrade the server", version=version)
     if wal_level != "logical":
@@ -261,6 +273,39 @@ def _check_server(session: UpstreamConnection) -> None:
         raise SourceFailure("text in this database has no known encoding", hint="use one in UTF8", encoding=encoding)
     if not may_replicate:
         raise SourceFailure("this role may not replicate", hint="ALTER ROLE ... REPLICATION")
+    if is_standby:
+        _check_standby(session, options, number, version)
+    if options.failover and number < FAILOVER_MIN:
+        raise SourceFailure(
+            "standbys take replication slots over from PostgreSQL 17 on", hint="leave failoverSlot out", version=version
+        )
+
+
+def _check_standby(session: UpstreamConnection, options: Options, number: int, version: str) -> None:
+    """What cannot be done on a standby is said before anything is."""
+    if number < STANDBY_MIN:
+        raise SourceFailure(
+            "a standby can be read from PostgreSQL 16 on", hint="make a source of the primary", version=version
+        )
+    if options.failover:
+        raise SourceFailure(
+            "a slot of a standby is not one that other standbys take over: it stays when this one is promoted",
+            hint="leave failoverSlot out, or make a source of the primary",
+        )
+    if catalog.publication(session, options.publication) is None:
+        tables = ", ".join(quoted(*names) for names in options.tables or ()) or "..."
+        raise SourceFailure(
+            "a standby cannot make the publication",
+            hint=f"on the primary: CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {tables}; then here, "
+            "once the standby has that",
+            publication=options.publication,
+        )
+    if publications.is_shared(session, options.publication):
+        raise SourceFailure(
+            "a source made this publication and takes it away, which a standby cannot be seen to rely on",
+            hint="CREATE PUBLICATION on the primary, and name that one (option publication)",
+            publication=options.publication,
+        )
 
 
 def _chosen(session: UpstreamConnection, options: Options, undo: list[_Step], mark: str) -> list[Listed]:
@@ -403,6 +448,7 @@ def _define(
 ) -> PostgresDefinition:
     """Everything as this session sees it."""
     server, timeline, database = catalog.identity(holder)
+    history = catalog.history(holder, timeline)
     publication = catalog.publication(holder, options.publication)
     if publication is None:
         raise Determinate("the publication is just being changed", hint="again later")
@@ -410,6 +456,7 @@ def _define(
         dsn=dsn,
         system=server,
         timeline=timeline,
+        began=history[-1][1] if history else 0,
         database=database,
         slot=options.slot,
         publication=options.publication,
@@ -422,6 +469,7 @@ def _define(
         left_out=tuple(".".join(name) for name in options.exclude_tables),
         takes_over=options.takes_over,
         special=options.special,
+        failover=options.failover,
     )
     excluded = _excluded(holder, options, chosen)
     definition = replace(definition, renames=checked(options.renames, _columns(holder, chosen), excluded))

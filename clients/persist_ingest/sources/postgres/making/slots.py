@@ -14,6 +14,9 @@ from persist_ingest.sources.postgres.making.options import Options
 from persist_ingest.sources.postgres.session import UpstreamConnection, patiently
 
 SLOT_SECONDS: Final = 10
+STANDBY_SECONDS: Final = 20.0
+"""How long a standby may wait for what its primary logs by itself every 15 s, while anything happens there."""
+_CANCELED: Final = "57014"
 WATCH_SECONDS: Final = 5.0
 """For how long a slot is watched before it is taken for one without a reader."""
 _WRITERS: Final = """
@@ -73,9 +76,21 @@ def exporter(dsn: str) -> UpstreamConnection:
 
 def make(session: UpstreamConnection, exporter: UpstreamConnection, name: str) -> tuple[int, str]:
     """Consistent point and name of the snapshot. Waits for the transactions that write now, but not for ever."""
+    (is_standby,) = session.row("SELECT pg_is_in_recovery()")
+    # Locks are not what a standby waits for.
+    limit = threading.Timer(STANDBY_SECONDS, exporter.cancel) if is_standby else None
     try:
+        if limit is not None:
+            limit.start()
         answer = exporter.row(f"CREATE_REPLICATION_SLOT {quoted(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
     except LocationError as error:
+        if is_standby and error.details.get("sqlstate") == _CANCELED:
+            raise Determinate(
+                "a standby makes a slot once its primary has logged which transactions run, and that did not come",
+                hint="on the primary: SELECT pg_log_standby_snapshot(), while this is tried again; and end "
+                "transactions that write for long",
+                seconds=STANDBY_SECONDS,
+            ) from None
         writers = session.rows(_WRITERS)
         if error.details.get("sqlstate") != "55P03" or not writers:
             raise
@@ -85,5 +100,7 @@ def make(session: UpstreamConnection, exporter: UpstreamConnection, name: str) -
             hint="wait for them or end them, and try again",
             transactions=shown,
         ) from None
-    high, low = answer[1].split("/")
-    return (int(high, 16) << 32) | int(low, 16), answer[2]
+    finally:
+        if limit is not None:
+            limit.cancel()
+    return catalog.position(answer[1]), answer[2]

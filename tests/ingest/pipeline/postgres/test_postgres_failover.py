@@ -1,0 +1,356 @@
+"""A standby takes over, and the source goes on with it: with every row, or not at all."""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ingest.pipeline.conftest import contents
+from ingest.standbys import CONFIG, promote, replayed, sql, standby_of, until
+
+from persist import Determinate
+from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
+from persist.testing import servers
+from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, create, resnapshot
+from persist_ingest.location import client
+from persist_ingest.pipeline import succeeding
+from persist_ingest.pipeline.anew import attempt
+from persist_ingest.pipeline.troubles import troubles
+from persist_ingest.sources.port import HeldUp
+from persist_ingest.sources.postgres import checks, reader
+from persist_ingest.sources.postgres.making import again as making
+from persist_ingest.sources.postgres.session import check_dsn, let_go
+
+ITEMS = "public.items"
+DSN = "host=127.0.0.1 user=postgres dbname=postgres"
+"""Without a port: which server it leads to is what PGPORT says."""
+FAST = PipelineOptions(tick_ms=10, told_ms=1)
+
+
+class Pair:
+    """A primary with a table, and its standby. ``now``: where the source's connections lead to."""
+
+    def __init__(self, primary: servers.Server, standby: servers.Server) -> None:
+        self.primary = primary
+        self.standby = standby
+        sql(primary, "CREATE TABLE items (id int PRIMARY KEY, name text)", "ALTER TABLE items REPLICA IDENTITY FULL")
+        self.lead(primary)
+
+    def lead(self, server: servers.Server) -> None:
+        """The source's new connections lead there."""
+        let_go(check_dsn(DSN))
+        os.environ["PGPORT"] = str(server.port)
+
+    def fill(self, server: servers.Server, first: int, last: int) -> None:
+        sql(server, f"INSERT INTO items SELECT i, 'n' || i FROM generate_series({first}, {last}) i")
+
+    def synced(self, opened: Pipeline) -> None:
+        """The standby has the source's slot for good, which moves meanwhile."""
+
+        def is_synced() -> Any:
+            # What it begins with has to be in the log. By hand, as the server that does so by itself takes its time.
+            sql(self.primary, "SELECT pg_log_standby_snapshot()")
+            opened.run(steps=1)
+            sql(self.standby, "SELECT pg_sync_replication_slots()")
+            return sql(self.standby, "SELECT synced AND NOT temporary FROM pg_replication_slots") == [(True,)]
+
+        try:
+            until(is_synced)
+        except AssertionError:
+            raise AssertionError(self.standby.log()[-3000:]) from None
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Without what makes the primary wait for its standby."""
+    monkeypatch.setenv("PGPORT", "1")
+    with servers.start_postgres(CONFIG, version=18) as primary, standby_of(primary, 18, CONFIG, "standby") as standby:
+        yield Pair(primary, standby)
+        let_go(check_dsn(DSN))
+
+
+def made(here: Location, **options: str) -> None:
+    create(here, "shop", "postgres", {"dsn": DSN, "tables": ITEMS, "failoverSlot": "true", **options}, interval_ms=1)
+
+
+@contextlib.contextmanager
+def pipeline(here: Location) -> Iterator[Pipeline]:
+    with Pipeline(here, "shop", options=FAST) as opened:
+        yield opened
+
+
+def ingest(here: Location, steps: int = 4) -> None:
+    """What there is now, with what lets the slot move."""
+    with pipeline(here) as opened:
+        opened.run(steps=steps)
+
+
+def there(server: servers.Server) -> Counter[Any]:
+    return Counter(sql(server, "SELECT * FROM items"))
+
+
+def state(here: Location) -> tuple[Any, Any]:
+    """All that is recorded of the source, and what it holds."""
+    return Records(client(here)).raw()["shop"], contents(here, "shop", ITEMS)
+
+
+def test_a_source_goes_on_with_the_standby_that_was_promoted(here: Location, pair: Pair) -> None:
+    sql(pair.primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
+    pair.fill(pair.primary, 1, 100)
+    made(here)
+    pair.fill(pair.primary, 101, 200)
+    with pipeline(here) as opened:
+        opened.run(steps=3)
+        pair.synced(opened)
+        pair.fill(pair.primary, 201, 300)
+        sql(pair.primary, "UPDATE items SET name = 'x' WHERE id = 7", "DELETE FROM items WHERE id = 8")
+        opened.run(steps=2)
+        pair.fill(pair.primary, 901, 950)
+        opened.run(steps=1)
+        pair.primary.kill()
+        promote(pair.standby)
+        pair.lead(pair.standby)
+        pair.fill(pair.standby, 301, 400)
+        sql(pair.standby, "UPDATE items SET name = 'y' WHERE id = 301", "DELETE FROM items WHERE id = 9")
+        opened.run(until=lambda step: step.rows > 0 or contents(here, "shop", ITEMS) == there(pair.standby))
+        assert contents(here, "shop", ITEMS) == there(pair.standby)
+    source = Records(client(here)).source("shop")
+    assert [timeline for timeline, _ in source.definition["followed"]] == [2]
+    # Another process goes on, and a snapshot does.
+    pair.fill(pair.standby, 401, 500)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+    resnapshot(here, "shop", ITEMS)
+    sql(pair.standby, "TRUNCATE items")
+    pair.fill(pair.standby, 501, 510)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def lost(here: Location, pair: Pair) -> int:
+    """The source has rows that the standby, which is promoted then, has not; how far it was."""
+    made(here)
+    with pipeline(here) as opened:
+        pair.fill(pair.primary, 1, 10)
+        pair.synced(opened)
+        pair.standby.kill()
+        pair.fill(pair.primary, 11, 20)
+        opened.run(steps=3)
+        assert len(contents(here, "shop", ITEMS)) == 20
+        bound = client(here).minter().bindings(opened.source.remap_source).frontier.bound(0) or 0
+    pair.primary.kill()
+    pair.standby.start()
+    promote(pair.standby)
+    pair.lead(pair.standby)
+    pair.fill(pair.standby, 30, 40)
+    return bound
+
+
+def test_a_standby_that_lacks_what_was_bound_is_refused_and_nothing_changes(here: Location, pair: Pair) -> None:
+    bound = lost(here, pair)
+    before = state(here)
+    with pipeline(here) as opened, pytest.raises(UpstreamReplaced, match="lost") as raised:
+        opened.run(steps=1)
+    assert raised.value.details["bound"] == f"{{{Lsn(bound)}}}"
+    assert "has" in raised.value.details
+    assert state(here) == before
+    # The primary that was is one still.
+    pair.primary.start()
+    pair.lead(pair.primary)
+    pair.fill(pair.primary, 21, 25)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+class Both:
+    """An ingester of each server, which are primaries both. Each step is made where its server is led to."""
+
+    def __init__(self, pair: Pair, old: Pipeline, new: Pipeline) -> None:
+        self._pair = pair
+        self._old = old
+        self._new = new
+
+    def old(self) -> None:
+        self._pair.lead(self._pair.primary)
+        self._old.step()
+
+    def new(self) -> None:
+        self._pair.lead(self._pair.standby)
+        self._new.step()
+
+
+@pytest.fixture
+def both(here: Location, pair: Pair) -> Iterator[Both]:
+    """The standby was promoted when it had all that was bound; and both servers have more since."""
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    with pipeline(here) as old, pipeline(here) as new:
+        found = Both(pair, old, new)
+        pair.synced(old)
+        with pytest.raises(Determinate, match="has the slot for the time"):
+            found.new()
+        replayed(pair.primary, pair.standby)
+        promote(pair.standby)
+        pair.fill(pair.primary, 11, 20)
+        pair.fill(pair.standby, 30, 40)
+        yield found
+
+
+def test_an_ingester_of_the_old_primary_binds_nothing_once_another_followed(
+    here: Location, pair: Pair, both: Both
+) -> None:
+    both.new()
+    before = state(here)
+    for _ in range(2):
+        with pytest.raises(UpstreamReplaced, match="before"):
+            both.old()
+    assert state(here) == before
+    both.new()
+    pair.fill(pair.standby, 41, 50)
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_one_that_had_asked_the_old_primary_just_before_binds_nothing(
+    here: Location, pair: Pair, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mint = both._old._minter.mint
+    followed = 0
+
+    def late(*given: Any, **more: Any) -> Any:
+        nonlocal followed
+        if not followed:
+            followed = 1
+            both.new()
+            pair.lead(pair.primary)
+        return mint(*given, **more)
+
+    monkeypatch.setattr(both._old._minter, "mint", late)
+    with pytest.raises(UpstreamReplaced, match="before"):
+        both.old()
+    assert followed
+    pair.fill(pair.standby, 41, 50)
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_where_the_old_primary_is_further_the_source_stays_with_it(here: Location, pair: Pair, both: Both) -> None:
+    both.old()
+    before = state(here)
+    for _ in range(2):
+        with pytest.raises(UpstreamReplaced, match="lost"):
+            both.new()
+    assert state(here) == before
+    pair.fill(pair.primary, 21, 25)
+    both.old()
+    assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+def test_a_table_that_was_looked_at_in_a_lost_history_is_read_anew(
+    here: Location, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    real = checks.high
+
+    def late(*given: Any) -> Any:
+        """Between the log's end, which is bound, and the look at tables."""
+        found = real(*given)
+        monkeypatch.setattr(reader, "high", real)
+        replayed(pair.primary, pair.standby)
+        promote(pair.standby)
+        sql(pair.primary, "ALTER TABLE items ADD COLUMN note text")
+        return found
+
+    with pipeline(here) as old:
+        pair.synced(old)
+        monkeypatch.setattr(reader, "high", late)
+        old.step()
+    pair.lead(pair.standby)
+    sql(pair.standby, "ALTER TABLE items ADD COLUMN note text DEFAULT 'all'")
+    with pipeline(here) as new, pytest.raises(HeldUp):
+        new.step()
+    trouble = troubles(Records(client(here)).source("shop"))[ITEMS]
+    assert trouble.state == "stalled"
+    assert "another server took over" in trouble.error
+    resnapshot(here, "shop", ITEMS)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_a_promoted_standby_without_the_slot_is_named_and_its_tables_are_read_anew(
+    here: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "1")
+    with servers.start_postgres(CONFIG, version=16) as primary, standby_of(primary, 16, CONFIG, "standby") as standby:
+        pair = Pair(primary, standby)
+        pair.fill(primary, 1, 10)
+        create(here, "shop", "postgres", {"dsn": DSN, "tables": ITEMS}, interval_ms=1)
+        ingest(here)
+        replayed(primary, standby)
+        primary.kill()
+        promote(standby)
+        pair.lead(standby)
+        pair.fill(standby, 11, 20)
+        before = state(here)
+        with pipeline(here) as opened, pytest.raises(UpstreamLost, match="the replication slot is gone"):
+            opened.run(steps=1)
+        assert state(here) == before
+        slot = Records(client(here)).source("shop").definition["slot"]
+        sql(standby, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        resnapshot(here, "shop", ITEMS)
+        pair.fill(standby, 21, 30)
+        ingest(here)
+        assert contents(here, "shop", ITEMS) == there(standby)
+        let_go(check_dsn(DSN))
+
+
+def test_a_table_that_is_being_read_anew_begins_anew_on_the_promoted_standby(
+    here: Location, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "PAUSE_SECONDS", 0.0)
+    made(here)
+    pair.fill(pair.primary, 1, 100)
+    with pipeline(here) as opened:
+        pair.synced(opened)
+    piece, count = making.TableAnew.piece, 0
+
+    def opened_piece(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            replayed(pair.primary, pair.standby)
+            pair.primary.kill()
+            promote(pair.standby)
+            pair.lead(pair.standby)
+            pair.fill(pair.standby, 101, 110)
+        return piece(*given)
+
+    monkeypatch.setattr(making.TableAnew, "piece", opened_piece)
+    resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
+    assert count > 3 + 5
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_one_that_dies_between_bindings_and_record_is_gone_on_with(
+    here: Location, pair: Pair, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, before = succeeding._record, state(here)
+
+    def dying(*_: Any) -> Any:
+        monkeypatch.setattr(succeeding, "_record", record)
+        raise Determinate("it died here")
+
+    monkeypatch.setattr(succeeding, "_record", dying)
+    with pytest.raises(Determinate, match="died"):
+        both.new()
+    with pytest.raises(UpstreamReplaced, match="before"):
+        both.old()
+    assert state(here) == before
+    both.new()
+    pair.fill(pair.standby, 41, 50)
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
