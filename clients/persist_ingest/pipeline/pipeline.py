@@ -54,7 +54,7 @@ from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
-from persist_ingest.pipeline.succeeding import succeed
+from persist_ingest.pipeline.succeeding import LOST, keep_in_mind, succeed
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import Held, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
@@ -102,7 +102,6 @@ class Pipeline:
         """``session``: gives the Spark session for steps worth one; without, everything runs here.
 
         ``report`` gets how many rows were written, ``complain`` what ``run`` waits for to pass.
-
         Raises SourceNotFound, and what opening the upstream raises.
         """
         self._location = location.resolved()
@@ -204,6 +203,9 @@ class Pipeline:
             except SourceFailure as error:
                 if not self._set_aside(error):
                     raise
+            except LOST as error:
+                keep_in_mind(self._records, self.source, self._type, self._reader, error)
+                raise
             except UpstreamReplaced as error:
                 self._take_over(succeed(self._client, self._records, self.source, self._type, error))
             except (UpstreamLost, ShardClosed) as error:

@@ -547,45 +547,6 @@ class Alters(Protocol):
         ...
 
 
-class Successor(Protocol):
-    """A later life of an upstream, which has the history of the one that a source is on up to somewhere.
-
-    It depends on nothing but the life that the source was on: ``definition`` is of the source, as others may have
-    revised it meanwhile, and where it is on this one already, it stays.
-    """
-
-    @property
-    def most(self) -> SourceFrontier:
-        """Up to where the history is the same."""
-        ...
-
-    def renewed(self, definition: Mapping[str, object]) -> Mapping[str, object]:
-        """The definition with which the source goes on."""
-        ...
-
-    def incarnation(self, definition: Mapping[str, object]) -> str:
-        """That of the source then: it follows the earlier one (``persist.sources.succeeding``)."""
-        ...
-
-    def doubtful(self, definition: Mapping[str, object]) -> Sequence[str]:
-        """Exports about which it knows what may be of a history that is lost: they have to be snapshotted again."""
-        ...
-
-
-@runtime_checkable
-class Follows(Protocol):
-    """A SourceType whose sources may go on with another life of their upstream: a standby that was promoted."""
-
-    def successor(self, definition: Mapping[str, object], bound: str) -> Successor | None:
-        """The life that the upstream has now; None: it is the one that the source is on.
-
-        ``bound``: the incarnation that the bindings are of: the definition's, or they went on, and it does not say so
-        yet. Raises UpstreamReplaced (there is none that the source could go on with), UpstreamLost (it lacks what the
-        source needs of it), LocationError.
-        """
-        ...
-
-
 @runtime_checkable
 class Pushed(Protocol):
     """A SourceType whose messages are sent to servers that append them: no pipeline runs such a source."""

@@ -2,10 +2,12 @@
 
 import json
 import random
+import shutil
 import signal
+import subprocess
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from persist_ingest.sources.mysql.making.defining import defined
 from persist_ingest.sources.mysql.making.key_order import KeyOrder
 from persist_ingest.sources.mysql.making.options import parse_options
 from persist_ingest.sources.mysql.session import MySqlConnection
-from persist_ingest.sources.port import SourceFailure
+from persist_ingest.sources.port import HeldUp, SourceFailure
 
 
 @pytest.fixture(autouse=True)
@@ -167,21 +169,60 @@ def test_another_log_is_never_taken_for_the_one_that_was_read(here: Location, ow
     with own.source(here, "t") as pipeline:
         own.run("INSERT INTO t VALUES (2)")
         pipeline.step()
+    # A replica that was promoted, at the same address; and the server comes back.
+    own.run("SET GLOBAL server_id = 8")
+    with own.pipeline(here) as again, pytest.raises(UpstreamReplaced, match="another server") as raised:
+        again.step()
+    assert "new source" in str(raised.value.hint)
+    own.run("SET GLOBAL server_id = 7")
+    with own.pipeline(here) as pipeline:
+        follows(here, own, pipeline, "t")
         before = own.there(here, "t")
         own.run("RESET MASTER", "INSERT INTO t VALUES (3)")
         with pytest.raises((UpstreamReplaced, UpstreamRegressed)):
             pipeline.step()
         # Beyond all that was read, at other transactions.
         own.run("BEGIN", *(f"INSERT INTO t VALUES ({number})" for number in range(10, 60)), "COMMIT")
-        with own.pipeline(here) as again, pytest.raises(UpstreamReplaced, match="reset") as raised:
+        with own.pipeline(here) as again, pytest.raises(HeldUp, match="no export"):
             again.step()
-        assert "new source" in str(raised.value.hint)
-        # A replica that was promoted, at the same address.
-        own.run("SET GLOBAL server_id = 8")
-        with own.pipeline(here) as again, pytest.raises(UpstreamReplaced, match="another server") as raised:
-            again.step()
-        assert "new source" in str(raised.value.hint)
         assert own.there(here, "t") == before
+    with pytest.raises(UpstreamReplaced, match="reset") as raised:
+        resnapshot(here, "shop", own.export("t"))
+    assert "new source" in str(raised.value.hint)
+    assert own.there(here, "t") == before
+
+
+def test_files_that_were_put_back_are_not_forgotten_once_they_grew(here: Location, own: Shop, tmp_path: Path) -> None:
+    data, earlier = own.server.directory / "data", tmp_path / "earlier"
+
+    def killed(then: Callable[[], object]) -> None:
+        own.close()
+        own.server.kill()
+        then()
+        own.server.start()
+
+    def put_back() -> None:
+        shutil.rmtree(data)
+        subprocess.run(["cp", "-a", earlier, data], check=True)
+
+    own.run("CREATE TABLE t (id int PRIMARY KEY, a varchar(9))", "INSERT INTO t VALUES (1, 'first')")
+    own.source(here, "t").close()
+    killed(lambda: subprocess.run(["cp", "-a", data, earlier], check=True))
+    own.run(*(f"INSERT INTO t VALUES ({number}, 'old')" for number in range(100, 120)))
+    with own.pipeline(here) as pipeline:
+        pipeline.step()
+    before = own.there(here, "t")
+    killed(put_back)
+    with own.pipeline(here) as pipeline, pytest.raises(UpstreamReplaced, match="lost its end"):
+        pipeline.step()
+    # As many transactions, of as many bytes each: the log says of itself what it said before.
+    own.run(*(f"INSERT INTO t VALUES ({number}, 'new')" for number in range(100, 160)))
+    with own.pipeline(here) as pipeline, pytest.raises(HeldUp, match="no export"):
+        pipeline.step()
+    assert own.there(here, "t") == before
+    resnapshot(here, "shop", own.export("t"))
+    with own.pipeline(here) as pipeline:
+        follows(here, own, pipeline, "t")
 
 
 def test_an_altered_table_is_mended_by_one_command_and_by_itself(here: Location, shop: Shop) -> None:

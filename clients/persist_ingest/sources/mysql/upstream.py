@@ -10,6 +10,7 @@ from typing import Final
 from persist.digits import whole_number
 from persist.runtime import system
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
+from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.mysql.definition import Mark, MySqlDefinition, file_of, place_of, position
 from persist_ingest.sources.mysql.session import MySqlConnection
 from persist_ingest.sources.port import SourceFailure
@@ -81,7 +82,7 @@ def retained(session: MySqlConnection) -> int:
 
 
 def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark) -> None:
-    """Raise UpstreamReplaced unless the log has at that place what it had there.
+    """Raise HistoryLost unless the log has at that place what it had there.
 
     Where the server purged that file it cannot be asked: then what it wrote since has to be more, see ``check_grown``.
     """
@@ -90,7 +91,7 @@ def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark
         return
     found = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (definition.file_name(file), place_of(mark.offset)))[0]
     if found is None or sorted(str(found).split(",")) != sorted(mark.gtids.split(",")):
-        raise UpstreamReplaced(
+        raise HistoryLost(
             "the binlog is not the one that was read: it was reset, restored or lost its end",
             hint=f"{_NEW_SOURCE} (after RESET MASTER, a restore, or a crash that lost what was not synced)",
             at=Lsn(mark.offset),
@@ -100,12 +101,12 @@ def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark
 
 
 def check_grown(before: Mark, offset: int, now: Mark | None) -> None:
-    """Raise UpstreamReplaced where the log ends before where it did, or has less transactions."""
+    """Raise HistoryLost where the log ends before where it did, or has less transactions."""
     missing = now is not None and any(
         _sequences(now.gtids).get(domain, -1) < number for domain, number in _sequences(before.gtids).items()
     )
     if missing or offset < before.offset:
-        raise UpstreamReplaced(
+        raise HistoryLost(
             "the binlog has less than it had: it was reset, restored or lost its end",
             hint=f"{_NEW_SOURCE} (after RESET MASTER, a restore, or a crash that lost what was not synced)",
             had=f"{Lsn(before.offset)} {before.gtids}",

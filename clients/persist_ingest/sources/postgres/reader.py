@@ -6,6 +6,7 @@ Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` a
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TypeVar
 
 from persist import Determinate, Schema
@@ -83,16 +84,9 @@ class ChangesTask:
                     hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
                     wanted=Lsn(self.end),
                 )
-            if slot.confirmed > self.begin:
-                raise UpstreamLost(
-                    "the upstream threw away what was not read yet",
-                    hint="snapshot each of its tables again (persist source resnapshot)",
-                    slot=definition.slot,
-                    confirmed=Lsn(slot.confirmed),
-                    resume=Lsn(self.begin),
-                )
+            _check_begin(slot, definition, self.begin)
             decoder = EventDecoder(self._exports(definition), catalog.LiveCatalog(session))
-            for framed in frame(_peek(session, definition, self.end), self.begin, self.end):
+            for framed in frame(_peek(session, definition, self.begin, self.end), self.begin, self.end):
                 late = unseen.intersection(framed.xids[framed.wanted].tolist())
                 if late:
                     settle(session, late)
@@ -106,13 +100,35 @@ class ChangesTask:
         return [TableExport(table, self.schemas[table.export]) for table in definition.tables]
 
 
-def _peek(session: UpstreamConnection, definition: PostgresDefinition, end: int) -> Iterator[Chunk]:
+def _check_begin(slot: catalog.Slot | None, definition: PostgresDefinition, begin: int) -> None:
+    """Raise UpstreamLost unless the slot has everything from there on."""
+    if slot is None or slot.confirmed > begin:
+        raise UpstreamLost(
+            "the upstream threw away what was not read yet",
+            hint="snapshot each of its tables again (persist source resnapshot)",
+            slot=definition.slot,
+            confirmed=Lsn(slot.confirmed) if slot else None,
+            resume=Lsn(begin),
+        )
+
+
+def _peek(session: UpstreamConnection, definition: PostgresDefinition, begin: int, end: int) -> Iterator[Chunk]:
+    """What the slot has up to the end. Raises UpstreamLost: that is not all there was from the beginning.
+
+    SUBTLE: while the slot is waited for, another session may consume it, and then what is left passes for all there
+    is. The server decodes everything before it answers with the first group: so a slot that is moved no further than
+    the beginning by then had all of it.
+    """
     publication = catalog.quoted(definition.publication)
     params = {"slot": definition.slot, "end": str(Lsn(end)), "publication": publication}
     # Groups have no order of their own: they are sorted anyway, and hashing them would hold all of them.
     session.run("SET enable_hashagg = off")
-    for data, lengths in session.blobs(_PEEK, params):
-        yield Chunk.of(data, lengths)
+    groups = session.blobs(_PEEK, params)
+    first = next(groups, None)
+    _check_begin(catalog.slot(session, definition.slot), definition, begin)
+    if first is not None:
+        for data, lengths in chain((first,), groups):
+            yield Chunk.of(data, lengths)
 
 
 def _advance(session: UpstreamConnection, slot: str, target: int) -> None:
@@ -131,7 +147,7 @@ def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
 
 
 class PostgresReader:
-    """Implements the SourceReader and Revised ports. Uses the session that tasks of this process use, too."""
+    """Implements the SourceReader, Revised and Lags ports. Uses the session that tasks of this process use, too."""
 
     def __init__(self, definition: PostgresDefinition, schemas: Mapping[str, Schema]) -> None:
         """Of the tables that have a schema. The others stay in the definition as they are."""
@@ -201,6 +217,9 @@ class PostgresReader:
                 "why_lost": slot.why_lost,
             },
         )
+
+    def lags(self) -> bool:
+        return bool(self._asked(lambda session: session.row("SELECT pg_is_in_recovery()"))[0])
 
     def revised(self) -> Mapping[str, object] | None:
         return self._revised

@@ -1,15 +1,21 @@
 """What would make rows silently wrong in a source of PostgreSQL: it is seen, and stops it, or is waited for."""
 
+import shutil
+import subprocess
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
-from ingest.pipeline.conftest import contents
+from ingest.pipeline.conftest import Shop, contents
 
 from persist import PersistError
-from persist_ingest import Location, Pipeline, PipelineOptions, create, status
+from persist.sources import UpstreamLost, UpstreamRegressed
+from persist.testing import servers
+from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapshot, status
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import rows, session, snapshot
@@ -258,3 +264,79 @@ def test_what_has_to_look_into_a_locked_table_waits_and_can_be_stopped(
         shop.run(MOVED)
         again.step()
         assert follows(here, shop)
+
+
+@pytest.mark.parametrize("identity", ["full", "key"])
+def test_a_slot_that_another_session_consumes_while_it_is_waited_for_is_lost(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch, identity: str
+) -> None:
+    slot = shop.connection.info.dbname
+    more = ["ALTER TABLE items REPLICA IDENTITY DEFAULT"] if identity == "key" else []
+    pipeline = begun(here, shop, *more, setReplicaIdentity="false")
+    blobs = session.UpstreamConnection.blobs
+
+    def consumed(*given: Any) -> Any:
+        # What it says in the moment between the look at the slot and the one in which it is free.
+        shop.select(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+        return blobs(*given)
+
+    with pipeline:
+        shop.run("INSERT INTO items VALUES (3, 'lost', 'ok')")
+        monkeypatch.setattr(session.UpstreamConnection, "blobs", consumed)
+        with pytest.raises(UpstreamLost, match="threw away"):
+            pipeline.step()
+        monkeypatch.undo()
+        assert Counter({(3, "lost", "ok"): 1}) == Counter(shop.select("SELECT * FROM items")) - contents(
+            here, "shop", EXPORT
+        )
+        resnapshot(here, "shop", EXPORT)
+        pipeline.step()
+        assert follows(here, shop)
+
+
+def test_files_that_were_put_back_are_not_forgotten_once_they_grew(here: Location, tmp_path: Path) -> None:
+    with servers.start_postgres({"wal_level": "logical", "fsync": "off"}) as server:
+        data, earlier = server.directory / "data", tmp_path / "earlier"
+
+        def killed(then: Callable[[], object]) -> Shop:
+            shop.close()
+            server.kill()
+            then()
+            server.start()
+            return Shop(server, "own")
+
+        with psycopg.connect(server.uri, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE own")
+        shop = Shop(server, "own")
+        begun(here, shop).close()
+        shop.run("CHECKPOINT")
+        shop = killed(lambda: subprocess.run(["cp", "-a", data, earlier], check=True))
+        shop.run("INSERT INTO items SELECT i, 'old', 'ok' FROM generate_series(10, 300) i")
+        ingested(here)
+        assert follows(here, shop)
+
+        def put_back() -> None:
+            shutil.rmtree(data)
+            subprocess.run(["cp", "-a", earlier, data], check=True)
+
+        shop = killed(put_back)
+        with pytest.raises(UpstreamRegressed):
+            ingested(here)
+        before = contents(here, "shop", EXPORT)
+        shop.run("INSERT INTO items SELECT i, 'new', 'ok' FROM generate_series(200, 1200) i", "CHECKPOINT")
+        # The log is past all that was read, and nothing in it says that it is another one.
+        with pytest.raises(HeldUp, match="no export"):
+            ingested(here)
+        assert contents(here, "shop", EXPORT) == before
+        (table,) = status(here, "shop").exports.values()
+        assert (table.state, "resnapshot" in table.hint) == ("stalled", True)
+        resnapshot(here, "shop", EXPORT)
+        shop.run(MOVED + " WHERE id < 3")
+        ingested(here)
+        assert follows(here, shop)
+        shop.close()
+
+
+def ingested(here: Location) -> None:
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()

@@ -61,6 +61,8 @@ def begun_again(
     """See ReadsApart.snapshot_again."""
     with MySqlConnection(definition.server) as session:
         upstream.check_server(session, definition)
+        # What it says of the log would end the source at its next look, after all the work.
+        upstream.check_mark(session, definition, definition.mark)
         if begun is not None:
             given: Fields = begun
             alone = MySqlDefinition.from_json(given["definition"])

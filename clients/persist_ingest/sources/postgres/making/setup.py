@@ -14,13 +14,13 @@ from persist import Determinate, InvalidArgument, PersistError, Schema
 from persist.runtime import system
 from persist.sources import OFFSET_MAX, Lsn, SourceFrontier
 from persist.typed import Fields
+from persist_ingest.sources.lives import Successor
 from persist_ingest.sources.port import (
     Anew,
     Beginning,
     Joined,
     SourceFailure,
     SourceReader,
-    Successor,
     TakenOver,
     UpstreamNotOurs,
 )

@@ -1,0 +1,66 @@
+"""What a type of sources knows of the lives of its upstream: servers that take over, and histories that are lost.
+
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2; docs/adr/0030-failover-by-succession.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from persist.sources import SourceFrontier, UpstreamReplaced
+
+
+class HistoryLost(UpstreamReplaced):
+    """The upstream is the one it was, by all it says of itself, and does not have the history that was read of it.
+
+    Its files were put back, or it lost its end. Later it may look as if nothing had been: so that is kept in mind.
+    """
+
+    reason = "HISTORY_LOST"
+
+
+@runtime_checkable
+class Lags(Protocol):
+    """A SourceReader whose upstream may have less for a while than another server that tells the same history."""
+
+    def lags(self) -> bool:
+        """Whether it does: a standby. Raises LocationError."""
+        ...
+
+
+class Successor(Protocol):
+    """A later life of an upstream, which has the history of the one that a source is on up to somewhere.
+
+    It depends on nothing but the life that the source was on: ``definition`` is of the source, as others may have
+    revised it meanwhile, and where it is on this one already, it stays.
+    """
+
+    @property
+    def most(self) -> SourceFrontier:
+        """Up to where the history is the same."""
+        ...
+
+    def renewed(self, definition: Mapping[str, object]) -> Mapping[str, object]:
+        """The definition with which the source goes on."""
+        ...
+
+    def incarnation(self, definition: Mapping[str, object]) -> str:
+        """That of the source then: it follows the earlier one (``persist.sources.succeeding``)."""
+        ...
+
+    def doubtful(self, definition: Mapping[str, object]) -> Sequence[str]:
+        """Exports about which it knows what may be of a history that is lost: they have to be snapshotted again."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A SourceType whose sources may go on with another life of their upstream: a standby that was promoted."""
+
+    def successor(self, definition: Mapping[str, object], bound: str) -> Successor | None:
+        """The life that the upstream has now; None: it is the one that the source is on.
+
+        ``bound``: the incarnation that the bindings are of: the definition's, or they went on, and it does not say so
+        yet. Raises UpstreamReplaced (there is none that the source could go on with), UpstreamLost (it lacks what the
+        source needs of it), LocationError.
+        """
+        ...
