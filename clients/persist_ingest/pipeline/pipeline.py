@@ -29,6 +29,7 @@ from persist import (
 )
 from persist.runtime import system
 from persist.sources import (
+    SILENT_MS,
     BindingLog,
     ExportUpper,
     Probe,
@@ -48,7 +49,7 @@ from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step

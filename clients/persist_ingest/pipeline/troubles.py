@@ -11,12 +11,11 @@ from typing import Final
 
 from persist import PersistError
 from persist.runtime import system
-from persist.sources import SourceFrontier, SourceKind
+from persist.sources import SILENT_MS, STALLED, SourceFrontier, SourceKind
 from persist.typed import Fields
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
+from persist_ingest.pipeline.records import Records, Source, SourceNotFound, source_of
 from persist_ingest.sources.port import TableAltered, TakesOver
 
-STALLED: Final = "stalled"
 SNAPSHOTTING: Final = "snapshotting"
 
 

@@ -10,11 +10,11 @@ from ingest.pipeline.conftest import contents
 from ingest.pipeline.gates import GATES, PATIENCE, Gate
 
 from persist import Indeterminate, LocationError, PersistError
+from persist.sources import RECORDS
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon, claims, create, drop
 from persist_ingest import location as locations
 from persist_ingest.location import client
 from persist_ingest.pipeline.claims import Claim, ClaimLost, SourceCreating, take
-from persist_ingest.pipeline.records import RECORDS
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9)
 TYPE = "ingest.pipeline.gates:GATED"
