@@ -49,7 +49,7 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     assert [row["name"] for row in rows] == ["a"]
     beyond = persist("shard", "snapshot", "shop.public.bad", "--as-of", upper, *here)
     assert beyond.code != 0
-    assert "public.bad of source shop stalled" in beyond.err
+    assert "public.bad of source shop is stalled" in beyond.err
     assert "persist source resnapshot shop public.bad" in beyond.err
     wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
     assert wrong.code == 2

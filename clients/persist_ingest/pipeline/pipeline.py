@@ -49,7 +49,7 @@ from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
-from persist_ingest.pipeline.records import Records, Source
+from persist_ingest.pipeline.records import Records, Source, SourceNotFound
 from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
@@ -517,7 +517,16 @@ class Pipeline:
         return True
 
     def _take_over(self, now: Source) -> None:
-        """Go on with the exports that run as it is recorded, under the definition that is recorded."""
+        """Go on with the exports that run as it is recorded, under the definition that is recorded.
+
+        Raises SourceNotFound: another life of the source is recorded, with other bindings, and perhaps another type.
+        """
+        if now.generation != self.source.generation:
+            raise SourceNotFound(
+                "this source was dropped, and another one has its name now",
+                hint=f"persist source run {now.name} ingests that one",
+                source=now.name,
+            )
         self._close_reader()
         self.source, self._recorded, self.figures.source = now, now.definition, now
         self._shards = {name: shard for name, shard in now.shards.items() if name not in now.troubles}

@@ -81,6 +81,6 @@ def test_a_read_beyond_what_a_stalled_table_holds_says_why(
 
     assert [tuple(row) for row in read(upper - 1)] == [(1, "a")]
     began = time.monotonic()
-    with pytest.raises(Exception, match=r"public\.bad of source shop stalled.*persist source resnapshot shop"):
+    with pytest.raises(Exception, match=r"public\.bad of source shop is stalled.*persist source resnapshot shop"):
         read(upper)
     assert time.monotonic() - began < 50

@@ -155,7 +155,12 @@ class Stalls:
 
 
 def _error(stall: Stall, shard: ShardId, upper: Antichain, time: int) -> ExportStalled:
-    what = f"source {stall.source} failed" if stall.is_whole else f"{stall.export} of source {stall.source} stalled"
+    since = dated(stall.since_ms)
+    what = (
+        f"source {stall.source} failed at {since}"
+        if stall.is_whole
+        else f"{stall.export} of source {stall.source} is stalled since {since}"
+    )
     mend = (
         f"persist source status {stall.source}, then persist source run {stall.source}"
         if stall.is_whole
@@ -166,7 +171,7 @@ def _error(stall: Stall, shard: ShardId, upper: Antichain, time: int) -> ExportS
         hint=f"{mend}; until then read at a time before upper",
         source=stall.source,
         export=stall.export,
-        stalled_since=dated(stall.since_ms),
+        since_ms=stall.since_ms,
         as_of=time,
         upper=upper,
         shard=shard,
