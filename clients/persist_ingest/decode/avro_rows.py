@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import fastavro
 import numpy as np
@@ -94,7 +94,7 @@ class AvroDecoder:
                 raise ValueError(f"this is of schema {number}, not {self.only}")
             payload = payload[_HEADER_BYTES:]
         stream = io.BytesIO(payload)
-        record = datum(stream, _parsed(self.schema))
+        record = datum(stream, _plain(self.schema))
         if stream.tell() != len(payload):
             raise ValueError("bytes are left over")
         if not isinstance(record, dict):
@@ -107,7 +107,7 @@ def avro_fields(schema: str) -> pa.Schema:
     """The columns of a record's schema. Raises InvalidArgument for what is no record or has no columns."""
     try:
         declared = json.loads(schema)
-        _parsed(schema)
+        parsed(_plain(schema))
     except InvalidArgument:
         raise
     except Exception as cause:  # as above
@@ -119,13 +119,13 @@ def avro_fields(schema: str) -> pa.Schema:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(schema: str) -> Json:
-    return parsed(json.dumps(_texts(json.loads(schema))))
+def _plain(schema: str) -> str:
+    return json.dumps(_texts(json.loads(schema)))
 
 
 @functools.lru_cache(maxsize=64)
 def parsed(schema: str) -> Json:
-    """A schema as fastavro has it, bounded, of a datum as ``datum`` reads it. Raises InvalidArgument, and as fastavro
+    """A schema as fastavro has it, bounded, of a record as ``datum`` reads it. Raises InvalidArgument, and as fastavro
     does.
     """
     # SUBTLE: one that is a union would be parsed anew by each read, and loses what was done to it.
@@ -133,19 +133,20 @@ def parsed(schema: str) -> Json:
         {"type": "record", "name": "persist_datum", "fields": [{"name": _DATUM, "type": json.loads(schema)}]}
     )
     bound(found)
-    return _counted(found)
+    _counted(found)
+    return found
 
 
-def datum(stream: io.BytesIO, schema: Json) -> Any:
-    """The next datum of a schema that is ``parsed``. Raises whatever fastavro stumbles over."""
-    record: Any = fastavro.schemaless_reader(stream, schema, None)
+def datum(stream: io.BytesIO, schema: str) -> object:
+    """The next datum of a schema, as JSON text. Raises whatever fastavro stumbles over."""
+    record: Json = fastavro.schemaless_reader(stream, parsed(schema), None)
     return record[_DATUM]
 
 
 class _Branches(list[object]):
     """Those of a union, of which none is counted from the end: fastavro takes -1 of a message for the last one."""
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int) -> object:  # type: ignore[override]  # no slices are taken
         if index < 0:
             raise ValueError(f"a union has no branch {index}")
         return super().__getitem__(index)
@@ -155,7 +156,7 @@ class _Branches(list[object]):
         return 0
 
 
-def _counted(schema: Json) -> Json:
+def _counted(schema: object) -> object:
     """A schema that fastavro has parsed, so that messages with negative numbers of branches or symbols are errors."""
     if isinstance(schema, list):
         return _Branches([_counted(each) for each in schema])

@@ -172,7 +172,7 @@ class Records:
 
     def __init__(self, client: "persist.Client") -> None:
         self._client = client
-        self._shard = _RecordShard(client, RECORDS)
+        self._shard = _RecordShard(client, ShardId(RECORDS))
         self.change = self._shard.change
 
     def sources(self) -> dict[str, Source]:
@@ -276,7 +276,7 @@ class Records:
         return self._shard.read(kind)
 
     def _said(self, source: Source) -> "_RecordShard":
-        return _RecordShard(self._client, status_shard(source.name, source.generation))
+        return _RecordShard(self._client, ShardId(status_shard(source.name, source.generation)))
 
 
 class _RecordShard:

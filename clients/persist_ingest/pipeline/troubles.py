@@ -137,6 +137,16 @@ def stopped(source: Source, export: str, told: Trouble, error: PersistError, kin
     return with_trouble(replace(source, definition=taken.definition, turn=source.turn + 1), export, again)
 
 
+def check_same_life(source: Source, now: Source) -> None:
+    """Raise SourceNotFound where another life of a source is recorded: it has other bindings, maybe another type."""
+    if now.generation != source.generation:
+        raise SourceNotFound(
+            "this source was dropped, and another one has its name now",
+            hint=f"persist source run {now.name} ingests that one",
+            source=now.name,
+        )
+
+
 def amend(records: Records, source: Source, place: Callable[[Source], Source]) -> Source:
     """Change the record of this life of a source. Raises SourceNotFound, also where another life of it is."""
 

@@ -4,7 +4,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from persist.client.shard.read.stalls import Stalls
+from persist.client.shard.stalls import Stalls
 from persist.core.ids import ShardId
 from persist.errors import UsageError
 from persist.machine.shards import Shards

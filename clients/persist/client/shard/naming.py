@@ -79,7 +79,7 @@ async def shard_of(
 async def check_unfed(location: Location, found: Named, given: ShardId | str) -> None:
     """Raise InvalidArgument where a source writes a shard, also without an environment to say so. One RPC.
 
-    SUBTLE: to its ingesters whoever moves the upper is one of them, which had what they have.
+    SUBTLE: to its ingesters each that moves the upper is one of them, and had what they have.
     """
     if not found.item and (fed := await location.stalls.feeding(found.shard)) is not None:
         raise InvalidArgument(

@@ -32,7 +32,7 @@ def status_shard(name: str, generation: int) -> ShardId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class Standstill:
     """An export gets no further by itself. ``is_whole``: nor does any other of its source, whose ingesters failed."""
 
     source: str
@@ -50,7 +50,7 @@ class Feeds:
     source: str
     export: str
     statuses: ShardId
-    stall: Stall | None = None
+    stall: Standstill | None = None
 
 
 def feeds(records: Mapping[str, str], shard: ShardId) -> Feeds | None:
@@ -63,23 +63,15 @@ def feeds(records: Mapping[str, str], shard: ShardId) -> Feeds | None:
         for export, of in record.get("exports", {}).items():
             if of == str(shard):
                 trouble: Fields = record.get("troubles", {}).get(export, {})
-                return Feeds(name, export, status_shard(name, record["generation"]), _stall(name, export, trouble))
+                stall = None
+                if trouble.get("state") == STALLED:
+                    told = {key: trouble.get(key, "") for key in ("error", "hint")}
+                    stall = Standstill(source=name, export=export, since_ms=trouble["since_ms"], **told)
+                return Feeds(name, export, status_shard(name, record["generation"]), stall)
     return None
 
 
-def _stall(source: str, export: str, trouble: Fields) -> Stall | None:
-    if trouble.get("state") != STALLED:
-        return None
-    return Stall(
-        source=source,
-        export=export,
-        since_ms=trouble["since_ms"],
-        error=trouble.get("error", ""),
-        hint=trouble.get("hint", ""),
-    )
-
-
-def failed(fed: Feeds, said: Mapping[str, str], now_ms: int) -> Stall | None:
+def failed(fed: Feeds, said: Mapping[str, str], now_ms: int) -> Standstill | None:
     """Why a source goes no further, by what its ingesters said last, texts by their ids; None: that is not known.
 
     One that died says nothing: the next one goes on. So it is where the newest word is that of one that ended with what
@@ -91,7 +83,7 @@ def failed(fed: Feeds, said: Mapping[str, str], now_ms: int) -> Stall | None:
         return None
     if any(word["state"] in ("running", STALLED) and now_ms - int(word["at_ms"]) <= SILENT_MS for word in words):
         return None
-    return Stall(
+    return Standstill(
         source=fed.source,
         export=fed.export,
         since_ms=int(last["at_ms"]),

@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 
 from persist import Antichain, LeaseExpired, LocationError, PersistError, PreparedBatch
 from persist.runtime import system
-from persist.sources import EPOCH_MILLISECONDS
+from persist.sources import EPOCH_MILLISECONDS, STALLED
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Source, Told
 from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
 from persist_ingest.pipeline.running import Step
-from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED, troubles
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, troubles
 from persist_ingest.sources.port import UpstreamStatus
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]

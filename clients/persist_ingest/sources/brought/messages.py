@@ -84,10 +84,10 @@ class How:
     def _value(self, payload: bytes) -> object:
         if self.format == "json":
             return json.loads(payload)
-        from persist_ingest.decode.avro_rows import datum, parsed
+        from persist_ingest.decode.avro_rows import datum
 
         stream = io.BytesIO(payload[_HEADER_BYTES:] if self.header else payload)
-        value = datum(stream, parsed(self.avro))
+        value = datum(stream, self.avro)
         if stream.read(1):
             raise ValueError("bytes are left over")
         return value
@@ -145,16 +145,16 @@ class FileMessages:
             return
         import fastavro
 
-        from persist_ingest.decode.avro_rows import datum, parsed
+        from persist_ingest.decode.avro_rows import datum
 
         try:
             blocks = fastavro.block_reader(content)  # type: ignore[arg-type]  # it only reads
             # SUBTLE: the file says itself what is in it, and fastavro's own stack is as deep as that.
-            schema, number = parsed(blocks.metadata["avro.schema"]), 0
+            schema, number = blocks.metadata["avro.schema"], 0
             for block in blocks:
                 for _ in range(block.num_records):
                     number += 1
-                    yield Message(f"{path}:{number}", datum(block.bytes_, schema))
+                    yield Message(f"{path}:{number}", datum(block.bytes_, schema))  # type: ignore[attr-defined]  # not in its stub
         except (ValueError, EOFError, KeyError, IndexError, RecursionError, InvalidArgument) as cause:
             raise BadRows("this is no container file of Avro", hint="remove it", at=path, cause=cause) from cause
 

@@ -9,20 +9,20 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
-from persist.core.source.standing import RECORDS, SOURCE, STATUS, Feeds, Stall, failed, feeds
 from persist.dates import dated
 from persist.errors import ExportStalled, PersistError, ShardNotFound
+from persist.machine.parts.place import Place
 from persist.machine.parts.reading import snapshot_of
 from persist.machine.parts.stream import rows
-from persist.machine.shards import ShardInfo
-from persist.retry.tasks import ended
+from persist.machine.shards import ShardInfo, Shards
+from persist.retry.tasks import Tasks, ended
 
 if TYPE_CHECKING:
-    from persist.client.shard.location import Location
+    from persist.core.source.standing import Feeds, Standstill
 
 T = TypeVar("T")
 
@@ -32,6 +32,13 @@ LOOK_SECONDS: Final = 2.0
 """Between two looks for a read that goes on waiting."""
 _LOOK_SECONDS_MAX: Final = 10.0
 """For one look: it is no part of the read, and the next one comes."""
+
+
+class Looked(Place, Protocol):
+    """A location to look at."""
+
+    shards: Shards
+    tasks: Tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class _Records:
 class Stalls:
     """What is recorded of sources at a location, looked at for reads that wait."""
 
-    def __init__(self, location: "Location") -> None:
+    def __init__(self, location: Looked) -> None:
         self._location = location
         self._known: dict[ShardId, _Records] = {}
         self._looking: dict[ShardId, tuple[float, asyncio.Task[Mapping[str, Mapping[str, str]]]]] = {}
@@ -77,8 +84,10 @@ class Stalls:
             timer.cancel()
             await ended(*watched)
 
-    async def feeding(self, shard: ShardId) -> Feeds | None:
+    async def feeding(self, shard: ShardId) -> "Feeds | None":
         """The source that feeds a shard, as it is recorded now; None: none does. One RPC, two where that changed."""
+        from persist.core.source.standing import RECORDS, SOURCE, feeds
+
         records = await self._texts(RECORDS, self._location.runtime.monotonic())
         return feeds(records.get(SOURCE, {}), shard)
 
@@ -95,6 +104,8 @@ class Stalls:
             await self._location.runtime.sleep(LOOK_SECONDS)
 
     async def _now(self, shard: ShardId, time: int) -> ExportStalled | None:
+        from persist.core.source.standing import RECORDS, SOURCE, STATUS, failed, feeds
+
         begun = self._location.runtime.monotonic()
         records = await self._texts(RECORDS, begun)
         fed = feeds(records.get(SOURCE, {}), shard)
@@ -154,7 +165,7 @@ class Stalls:
         )
 
 
-def _error(stall: Stall, shard: ShardId, upper: Antichain, time: int) -> ExportStalled:
+def _error(stall: "Standstill", shard: ShardId, upper: Antichain, time: int) -> ExportStalled:
     since = dated(stall.since_ms)
     what = (
         f"source {stall.source} failed at {since}"

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -154,7 +155,7 @@ def test_sql_says_why_for_what_is_read_and_what_is_computed_from_it(here: Locati
         at = upper(here)
         for name in ("bad", "plain", "kept"):
             assert len(rows(f"SELECT * FROM {name} AS OF {at - 1}")) == (1 if name == "kept" else 20)
-            refused(lambda name=name: rows(f"SELECT * FROM {name} AS OF {at}"), at)
+            refused(partial(rows, f"SELECT * FROM {name} AS OF {at}"), at)
         # A view that is refreshed each second shows at this time what was there at the second before.
         assert rows(f"SELECT n FROM often AS OF {(at - 1) // 1000 * 1000 + 999}") == [{"n": 20}]
         refused(lambda: rows(f"SELECT n FROM often AS OF {(at - 1) // 1000 * 1000 + 1000}"), at)
@@ -162,7 +163,7 @@ def test_sql_says_why_for_what_is_read_and_what_is_computed_from_it(here: Locati
         refused(lambda: rows(f"SELECT * FROM good, plain AS OF {at}"), at)
         refused(lambda: the_client.read("kept", as_of=at, timeout=TIMEOUT), at)
         with the_client.environment().subscribe("bad", as_of=at - 1, timeout=TIMEOUT) as live:
-            assert next(iter(live))
+            next(iter(live))
         refused(lambda: the_client.environment().subscribe("kept", as_of=at, timeout=TIMEOUT), at)
         session.execute("INSERT INTO mine VALUES (1)")
         with pytest.raises(ExportStalled, match="stalled") as told:
