@@ -202,6 +202,11 @@ class NotYetAvailable(Determinate):
     reason = "NOT_YET_AVAILABLE"
 
 
+class ExportStalled(NotYetAvailable):
+    """What a source feeds has no time as late as ``as_of`` until it is mended: no wait helps. ``details['upper']``:
+    what it holds is right before that; ``source`` and ``export``: which one stalled; the hint says what mends it."""
+
+
 class StoreReadOnly(Determinate):
     """The store refuses writes."""
 

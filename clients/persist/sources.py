@@ -17,6 +17,7 @@ from persist.core.data.encoding import encode_key
 from persist.core.source.source_frontier import SourceFrontier
 from persist.core.source.source_time import OFFSET_MAX, Lsn, Partition, Point, Range, SourceKind, SourceTime
 from persist.core.source.source_timeline import check_claim, claims_epoch, source_timeline
+from persist.core.source.standing import FAILED, RECORDS, SILENT_MS, STALLED, STATUS, status_shard
 from persist.core.time.clock import check_clock
 from persist.core.time.errors import (
     ClockAhead,
@@ -38,8 +39,13 @@ from persist.core.time.timeline import (
 
 __all__ = [
     "EPOCH_MILLISECONDS",
+    "FAILED",
     "OFFSET_MAX",
+    "RECORDS",
     "REMAP_SCHEMA",
+    "SILENT_MS",
+    "STALLED",
+    "STATUS",
     "Append",
     "Binding",
     "BindingLog",
@@ -85,6 +91,7 @@ __all__ = [
     "resumption",
     "source_timeline",
     "source_upper_at_frontier",
+    "status_shard",
     "succeeding",
     "succession",
     "timeline_of",

@@ -83,7 +83,7 @@ class Served:
             self._reviving = asyncio.get_running_loop().create_task(self._revive())
             if side_listen:
                 counted = _Counted(self._figures)
-                self._side = SidePort(counted, lambda: True, lambda: ())
+                self._side = SidePort(counted, self._is_ready, self._remarks)
                 await self._side.start(Address.parse(side_listen))
         except BaseException:
             await self.stop()
@@ -101,6 +101,13 @@ class Served:
             await asyncio.to_thread(receiver.close)
         if self._side is not None:
             await self._side.close()
+
+    def _is_ready(self) -> bool:
+        """Some of what is sent here is taken: with all of its sources dropped a balancer may as well ask another."""
+        return any(not each.is_dropped for each in tuple(self._receivers.values()))
+
+    def _remarks(self) -> list[str]:
+        return [f"source {name} was dropped" for name, each in tuple(self._receivers.items()) if each.is_dropped]
 
     def _figures(self) -> Iterator[Figure]:
         if self._server is not None:

@@ -44,6 +44,13 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
         "public.good": "running",
     }
     assert shown["exports"]["public.bad"]["since_ms"]
+    upper = shown["exports"]["public.bad"]["upper"]
+    rows = persist("shard", "snapshot", "shop.public.bad", "--as-of", upper - 1, "--json", *here).lines
+    assert [row["name"] for row in rows] == ["a"]
+    beyond = persist("shard", "snapshot", "shop.public.bad", "--as-of", upper, *here)
+    assert beyond.code != 0
+    assert "public.bad of source shop is stalled" in beyond.err
+    assert "persist source resnapshot shop public.bad" in beyond.err
     wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
     assert wrong.code == 2
     assert "public.bad" in wrong.err

@@ -43,6 +43,7 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
     "time-micros": pa.time64("us"),
 }
 _HEADER_BYTES: Final = 5
+_DATUM: Final = "datum"
 _BOUNDED: Final = "persist-decimal"
 _DECIMAL: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 DECIMAL_BYTES_MAX: Final = 256
@@ -93,7 +94,7 @@ class AvroDecoder:
                 raise ValueError(f"this is of schema {number}, not {self.only}")
             payload = payload[_HEADER_BYTES:]
         stream = io.BytesIO(payload)
-        record = fastavro.schemaless_reader(stream, _parsed(self.schema), None)
+        record = datum(stream, _plain(self.schema))
         if stream.tell() != len(payload):
             raise ValueError("bytes are left over")
         if not isinstance(record, dict):
@@ -106,7 +107,7 @@ def avro_fields(schema: str) -> pa.Schema:
     """The columns of a record's schema. Raises InvalidArgument for what is no record or has no columns."""
     try:
         declared = json.loads(schema)
-        _parsed(schema)
+        parsed(_plain(schema))
     except InvalidArgument:
         raise
     except Exception as cause:  # as above
@@ -118,16 +119,56 @@ def avro_fields(schema: str) -> pa.Schema:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(schema: str) -> Json:
-    return parsed(json.dumps(_texts(json.loads(schema))))
+def _plain(schema: str) -> str:
+    return json.dumps(_texts(json.loads(schema)))
 
 
 @functools.lru_cache(maxsize=64)
 def parsed(schema: str) -> Json:
-    """A schema as fastavro has it, bounded. Raises InvalidArgument, and as fastavro does."""
-    found = fastavro.parse_schema(json.loads(schema))
+    """A schema as fastavro has it, bounded, of a record as ``datum`` reads it. Raises InvalidArgument, and as fastavro
+    does.
+    """
+    # SUBTLE: one that is a union would be parsed anew by each read, and loses what was done to it.
+    found = fastavro.parse_schema(
+        {"type": "record", "name": "persist_datum", "fields": [{"name": _DATUM, "type": json.loads(schema)}]}
+    )
     bound(found)
+    _counted(found)
     return found
+
+
+def datum(stream: io.BytesIO, schema: str) -> object:
+    """The next datum of a schema, as JSON text. Raises whatever fastavro stumbles over."""
+    record: Json = fastavro.schemaless_reader(stream, parsed(schema), None)
+    return record[_DATUM]
+
+
+class _Branches(list[object]):
+    """Those of a union, of which none is counted from the end: fastavro takes -1 of a message for the last one."""
+
+    def __getitem__(self, index: int) -> object:  # type: ignore[override]  # no slices are taken
+        if index < 0:
+            raise ValueError(f"a union has no branch {index}")
+        return super().__getitem__(index)
+
+    def __len__(self) -> int:
+        # SUBTLE: compiled, its reader looks an index up by the sequence protocol, which adds this to a negative one.
+        return 0
+
+
+def _counted(schema: object) -> object:
+    """A schema that fastavro has parsed, so that messages with negative numbers of branches or symbols are errors."""
+    if isinstance(schema, list):
+        return _Branches([_counted(each) for each in schema])
+    if isinstance(schema, dict):
+        for name in ("type", "items", "values"):
+            if isinstance(schema.get(name), list | dict):
+                schema[name] = _counted(schema[name])
+        for each in schema.get("fields", ()):
+            _counted(each)
+        if isinstance(schema.get("symbols"), list):
+            schema["symbols"] = dict(enumerate(schema["symbols"]))
+    return schema
 
 
 def _texts(declared: object) -> object:

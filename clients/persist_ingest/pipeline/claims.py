@@ -15,8 +15,9 @@ from typing import Final
 
 from persist import PersistError, UsageError
 from persist.runtime import system
+from persist.sources import SILENT_MS
 from persist.typed import Fields, Record
-from persist_ingest.pipeline.records import SILENT_MS, VERSION, Records, Source, SourceExists, SourceNotFound, is_silent
+from persist_ingest.pipeline.records import VERSION, Records, Source, SourceExists, SourceNotFound, is_silent
 
 BEAT_SECONDS: Final = SILENT_MS / 1000 / 3
 """How often an attempt says that it is there: several times until it is taken for gone."""

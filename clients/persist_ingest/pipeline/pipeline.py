@@ -29,6 +29,7 @@ from persist import (
 )
 from persist.runtime import system
 from persist.sources import (
+    SILENT_MS,
     BindingLog,
     ExportUpper,
     Probe,
@@ -49,14 +50,14 @@ from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.succeeding import LOST, keep_in_mind, succeed
 from persist_ingest.pipeline.timelines import Decided, check_timeline
-from persist_ingest.pipeline.troubles import Held, running, stall
+from persist_ingest.pipeline.troubles import Held, check_same_life, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
 from persist_ingest.sources.port import (
     BringsTimes,
@@ -327,8 +328,7 @@ class Pipeline:
 
     def _ask_uppers(self) -> None:
         """What is durable now, of this ingester and others."""
-        uppers = together(self._client.recent_upper, self._shards.values())
-        self._uppers = dict(zip(self._shards, uppers, strict=True))
+        self._uppers = dict(zip(self._shards, together(self._client.recent_upper, self._shards.values()), strict=True))
 
     def _begin(self, trace: RemapTrace) -> tuple[Antichain, SourceFrontier]:
         """From which time on something is missing in some export, and from where on to read for that.
@@ -517,6 +517,7 @@ class Pipeline:
 
     def _take_over(self, now: Source) -> None:
         """Go on with the exports that run as it is recorded, under the definition that is recorded."""
+        check_same_life(self.source, now)
         self._close_reader()
         self.source, self._recorded, self.figures.source = now, now.definition, now
         self._shards = {name: shard for name, shard in now.shards.items() if name not in now.troubles}
@@ -556,8 +557,7 @@ class Pipeline:
             together(self._history.keeper(upper()), self._shards.values())
 
     def _pause(self, begun: float) -> None:
-        left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()
-        self._stop.wait(max(0.0, left))
+        self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
 
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""

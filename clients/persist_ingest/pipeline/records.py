@@ -30,15 +30,11 @@ from persist import (
     VersionMismatch,
 )
 from persist.runtime import system
-from persist.sources import MintRules, RemapSource, SourceKind
+from persist.sources import RECORDS, SILENT_MS, STATUS, MintRules, RemapSource, SourceKind, status_shard
 from persist.typed import Fields, Record
 
-RECORDS: Final = ShardId.named("persist", "sources")
-"""The shard of every location's records."""
 DATA_SINCE: Final = "source"
 """The critical since on each data shard: its pipelines keep history readable for as long as they are to."""
-SILENT_MS: Final = 30_000
-"""An ingester that has said nothing for this long is taken for gone."""
 VERSION: Final = 1
 TIMED: Final = 2
 """The version of sources that are not simply in epoch milliseconds: earlier releases do not know what that means."""
@@ -53,7 +49,6 @@ _SCHEMA: Final = persist.Schema(
     val={"record": pa.field("record", pa.string(), nullable=False)},
 )
 _SINCE: Final = "sources"
-_STATUS: Final = "status"
 _TIMED_FIELDS: Final = ("timeline", "claims_epoch", "brings_times")
 _APART_FIELDS: Final = ("troubles", "turn")
 _CONTENDED_SECONDS: Final = 30.0
@@ -177,7 +172,7 @@ class Records:
 
     def __init__(self, client: "persist.Client") -> None:
         self._client = client
-        self._shard = _RecordShard(client, RECORDS)
+        self._shard = _RecordShard(client, ShardId(RECORDS))
         self.change = self._shard.change
 
     def sources(self) -> dict[str, Source]:
@@ -255,12 +250,12 @@ class Records:
         """What each ingester of a source said last, by its id."""
         prefix = f"{source.name}/"
         # As earlier releases have it.
-        before = {key[len(prefix) :]: each for key, each in self._read(_STATUS).items() if key.startswith(prefix)}
-        return {**before, **self._said(source).read(_STATUS)}
+        before = {key[len(prefix) :]: each for key, each in self._read(STATUS).items() if key.startswith(prefix)}
+        return {**before, **self._said(source).read(STATUS)}
 
     def tell(self, source: Source, ingester: str, record: Fields | None) -> None:
         """Say how an ingester of a source fares; None: forget it."""
-        self._said(source).change(_STATUS, ingester, lambda _: None if record is None else dict(record))
+        self._said(source).change(STATUS, ingester, lambda _: None if record is None else dict(record))
 
     def forget_silent(self, source: Source, ingester: str) -> None:
         """Others that failed or fell silent are history once this one gets on."""
@@ -268,21 +263,20 @@ class Records:
         for other, told in self.status(source).items():
             if other != ingester and (told["state"] == "failed" or int(told["at_ms"]) < oldest):
                 self.tell(source, other, None)
-                self.change(_STATUS, f"{source.name}/{other}", lambda _: None)
+                self.change(STATUS, f"{source.name}/{other}", lambda _: None)
 
     def forget_status(self, source: Source) -> None:
         """This life of a source is over, and so is what is said of it. Raises LocationError."""
         self._said(source).finalize()
-        for key in self._read(_STATUS):
+        for key in self._read(STATUS):
             if key.startswith(f"{source.name}/"):
-                self.change(_STATUS, key, lambda _: None)
+                self.change(STATUS, key, lambda _: None)
 
     def _read(self, kind: str) -> dict[str, Record]:
         return self._shard.read(kind)
 
     def _said(self, source: Source) -> "_RecordShard":
-        id = ShardId.named("persist", f"status of source {source.name}, life {source.generation}")
-        return _RecordShard(self._client, id)
+        return _RecordShard(self._client, ShardId(status_shard(source.name, source.generation)))
 
 
 class _RecordShard:
@@ -409,7 +403,7 @@ def source_of(record: Mapping[str, object]) -> Source | None:
 class Told:
     """What an ingester says of itself. Times are milliseconds since 1970; offsets are source frontiers as text.
 
-    ``untold``: earlier words of it that did not get here.
+    ``untold``: earlier words of it that did not get here. ``definite``: it ended, and so would the next one.
     """
 
     state: str
@@ -429,4 +423,5 @@ class Told:
     error: str = ""
     hint: str = ""
     details: Fields = field(default_factory=dict)
+    definite: bool = False
     version: int = VERSION

@@ -11,12 +11,11 @@ from typing import Final
 
 from persist import PersistError
 from persist.runtime import system
-from persist.sources import SourceFrontier, SourceKind
+from persist.sources import SILENT_MS, STALLED, SourceFrontier, SourceKind
 from persist.typed import Fields
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source, SourceNotFound, source_of
+from persist_ingest.pipeline.records import Records, Source, SourceNotFound, source_of
 from persist_ingest.sources.port import TableAltered, TakesOver
 
-STALLED: Final = "stalled"
 SNAPSHOTTING: Final = "snapshotting"
 
 
@@ -136,6 +135,16 @@ def stopped(source: Source, export: str, told: Trouble, error: PersistError, kin
     # To pipelines it is one that was abandoned, from then on.
     again = replace(told, state=SNAPSHOTTING, hint=taken.hint, beat_ms=max(0, taken.at_ms - SILENT_MS - 1))
     return with_trouble(replace(source, definition=taken.definition, turn=source.turn + 1), export, again)
+
+
+def check_same_life(source: Source, now: Source) -> None:
+    """Raise SourceNotFound where another life of a source is recorded: it has other bindings, maybe another type."""
+    if now.generation != source.generation:
+        raise SourceNotFound(
+            "this source was dropped, and another one has its name now",
+            hint=f"persist source run {now.name} ingests that one",
+            source=now.name,
+        )
 
 
 def amend(records: Records, source: Source, place: Callable[[Source], Source]) -> Source:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 import persist
-from persist import NotYetAvailable, PersistError, Progress
+from persist import Progress
 from persist.client.collections.plain import rows_of
 from persist.client.shard.read.listen import log as interruptions
 from persist.core.frontier import TIME_MAX
@@ -51,8 +50,6 @@ class SnapshotFile:
 FRONTIERS_MAX: Final = 500
 """Of so many shards frontiers are shown without asking for them: each costs a read."""
 READS_AT_ONCE: Final = 16
-SOON_SECONDS: Final = 1.0
-"""So long a read waits for its time before it is asked why that does not come."""
 
 
 def list_shards(
@@ -165,7 +162,7 @@ def snapshot(client: "persist.Client", request: SnapshotFile, *, timeout: float,
     """Print or write the rows a shard holds at a time, in bounded memory."""
     file_format = tables_out.format_of(request.file_format, request.output, json=json)
     with client.open_reader(request.shard, purpose="persist shard snapshot", timeout=timeout) as reader:
-        found = _complete(client, reader, request.as_of, timeout)
+        found = reader.snapshot(request.as_of, timeout=timeout)
         as_of = found.as_of
         columns = list(request.columns) or None
         schema = _output_schema(found.schema.rows, columns)
@@ -179,23 +176,6 @@ def snapshot(client: "persist.Client", request: SnapshotFile, *, timeout: float,
         )
     if request.output is not None:
         note(f"{counted(rows, 'row')} as of {dated(as_of)} written to {request.output}")
-
-
-def _complete(
-    client: "persist.Client", reader: "persist.ReadHandle", as_of: int | None, timeout: float
-) -> "persist.Snapshot":
-    """A snapshot once its time is complete; of a source's table that does not go on, at once why not."""
-    try:
-        return reader.snapshot(as_of, timeout=min(timeout, SOON_SECONDS))
-    except NotYetAvailable:
-        from persist_ingest.pipeline.reporting.stalls import stall_of
-
-        stall = None
-        with suppress(PersistError):
-            stall = stall_of(client, reader.shard)
-        if stall is not None:
-            raise stall from None
-    return reader.snapshot(as_of, timeout=timeout)
 
 
 def _output_schema(rows: pa.Schema, columns: list[str] | None) -> pa.Schema:

@@ -15,12 +15,12 @@ import persist_ingest as ingest
 from persist.dates import dated
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
+from persist.sources import SILENT_MS
 from persist.typed import Record
 from persist_cli.options import Invocation, LocationTarget
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_list, print_table, progress
 from persist_ingest.items import item_names
 from persist_ingest.pipeline.anew.again import check_export
-from persist_ingest.pipeline.records import SILENT_MS
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.registry import going_on
 

@@ -300,3 +300,31 @@ def test_avro_decimals_are_bounded_by_their_bytes_and_exact() -> None:
     ]
     assert [bad.index for bad in decoded.bad] == [1, 3, 4]
     assert "8,000,000 bytes" in decoded.bad[0].error
+
+
+@pytest.mark.parametrize("inside", ["payload", "array", "named", "map"])
+@pytest.mark.parametrize("number", [-1, -2, -3, -(2**40), 2])
+def test_a_branch_or_symbol_that_a_message_counts_from_the_end_is_a_bad_row(inside: str, number: int) -> None:
+    """fastavro takes -1 for the last one."""
+    kinds: dict[str, Any] = {"union": ["null", "long"], "enum": {"type": "enum", "name": "e", "symbols": ["A", "B"]}}
+    for kind, declared in kinds.items():
+        record = {"type": "record", "name": "in", "fields": [{"name": "v", "type": declared}]}
+        held = {
+            "payload": declared,
+            "array": {"type": "array", "items": declared},
+            "named": record,
+            "map": {"type": "map", "values": declared},
+        }[inside]
+        more = {"name": "y", "type": "in" if inside == "named" else "e" if kind == "enum" else "long"}
+        schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": held}, more]})
+        begin, end = {"array": (b"\2", b"\0"), "map": (b"\2\2k", b"\0")}.get(inside, (b"", b""))
+        if kind == "union" and inside == "named":
+            good, tail = b"\2\6", b"\2\6"
+        else:
+            good, tail = (b"\2\6" if kind == "union" else b"\2"), b"\2"
+        index = io.BytesIO()
+        fastavro.schemaless_writer(index, "long", number)
+        decoder = AvroDecoder(schema=schema)
+        bad = index.getvalue() + good[1:]
+        decoded = decoder.decode([begin + good + end + tail, begin + bad + end + tail])
+        assert (decoded.good.tolist(), [each.index for each in decoded.bad]) == ([0], [1]), (kind, decoded.bad)

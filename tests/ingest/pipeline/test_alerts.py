@@ -4,13 +4,13 @@ import pytest
 from ingest.alert_rules import check_expression, check_texts, expressions, rules
 
 from persist import LocationError
-from persist.sources import SourceKind
+from persist.sources import STALLED, SourceKind
 from persist_ingest import Location
 from persist_ingest.pipeline.anew.progress import AnewProgress, Reached
 from persist_ingest.pipeline.records import Source
 from persist_ingest.pipeline.reporting.figures import HELP, Figures
 from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
-from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED
+from persist_ingest.pipeline.troubles import SNAPSHOTTING
 from persist_ingest.sources.port import UpstreamStatus
 
 RULES = rules("sources")

@@ -10,11 +10,12 @@ from ingest.pipeline.conftest import contents
 from ingest.pipeline.gates import GATES, PATIENCE, Gate
 
 from persist import Indeterminate, LocationError, PersistError
+from persist.sources import RECORDS
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, abandon, claims, create, drop
 from persist_ingest import location as locations
 from persist_ingest.location import client
 from persist_ingest.pipeline.claims import Claim, ClaimLost, SourceCreating, take
-from persist_ingest.pipeline.records import RECORDS
+from persist_ingest.pipeline.records import SourceNotFound
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9)
 TYPE = "ingest.pipeline.gates:GATED"
@@ -160,6 +161,21 @@ def test_a_drop_that_wakes_late_leaves_the_next_life_alone(here: Location) -> No
         with pytest.raises(PersistError):
             late.result(PATIENCE)
     assert list(Records(client(here)).sources()) == ["shop"]
+    assert is_whole(here)
+
+
+def test_an_ingester_whose_source_was_made_again_leaves_the_next_life_alone(here: Location) -> None:
+    made(here)
+    with Pipeline(here, "shop", options=PipelineOptions(tick_ms=1)) as pipeline:
+        pipeline.step()
+        drop(here, "shop")
+        made(here)
+        next_life = Records(client(here)).source("shop")
+        with pytest.raises(SourceNotFound, match="another one has its name"):
+            pipeline._take_over(next_life)
+        with pytest.raises(PersistError):
+            pipeline.step()
+        assert pipeline.source.generation < next_life.generation
     assert is_whole(here)
 
 

@@ -10,9 +10,10 @@ import pytest
 from client.shard.test_restored import Address
 
 from persist import Client, ShardId, UpperMismatch, aio
+from persist.sources import RECORDS
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, Source, create, drop, status
 from persist_ingest.location import client
-from persist_ingest.pipeline.records import RECORDS, is_silent
+from persist_ingest.pipeline.records import is_silent
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=0)
 LOAD = {"generator": "counter", "messages": "50"}

@@ -7,6 +7,7 @@ import http.client
 import json
 import signal
 import threading
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -231,15 +232,27 @@ async def test_a_location_that_is_away_is_answered_for_now_and_a_repetition_is_t
 
 def test_a_source_that_was_dropped_is_gone_until_it_is_made_again(once: Location, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(serving, "LOOK_SECONDS", 0.05)
-    with served(once) as port:
+    side = asyncio.run(free_endpoint())
+
+    def ready() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{side}/readyz") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+    with served(once, side_listen=side) as port:
         assert post(port, b'{"id": 1}', Idempotency_Key="a").status == 200
+        assert ready() == (200, "ready\n")
         drop(once, "hook")
         gone = post(port, b'{"id": 2}', Idempotency_Key="b")
         assert (gone.status, gone.reason) == (410, "SOURCE_DROPPED")
+        assert ready() == (503, "not ready\nsource hook was dropped\n")
         create(once, "hook", "webhook", {**ONCE, "schema": "id bigint not null, other string"})
         while (again := post(port, b'{"id": 3, "other": "x"}', Idempotency_Key="b")).status == 410:
             pass
         assert (again.status, again.json["repeated"]) == (200, False)
+        assert ready() == (200, "ready\n")
         assert post(port, b'{"id": 3, "other": "x"}', Idempotency_Key="b").json["repeated"] is True
         assert rows(once, "id", "other") == {(3, "x"): 1}
 

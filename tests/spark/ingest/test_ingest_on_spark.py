@@ -1,10 +1,12 @@
 """Steps of a pipeline as Spark jobs: the same rows as in one process, and errors as they are."""
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ingest.pipeline.conftest import shop, shop_server  # noqa: F401 - fixtures are used by being there
 
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create
 from persist_ingest.location import client
@@ -54,3 +56,31 @@ def test_an_executor_tells_what_is_wrong(spark: "SparkSession", tmp_path: Path) 
     ):
         pipeline.run(steps=3)
     assert "a.csv" in str(caught.value)
+
+
+def test_a_read_beyond_what_a_stalled_table_holds_says_why(
+    spark: "SparkSession",
+    tmp_path: Path,
+    shop: Any,  # noqa: F811 - the fixture
+) -> None:
+    here = Location(directory=str(tmp_path / "data"))
+    for table in ("bad", "good"):
+        shop.run(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)", f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+        shop.run(f"INSERT INTO {table} VALUES (1, 'a')")
+    create(here, "shop", "postgres", {"dsn": shop.dsn, "tables": "public.bad,public.good"}, interval_ms=1)
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
+        shop.run("ALTER TABLE bad DROP COLUMN name", "INSERT INTO good VALUES (2, 'b')")
+        pipeline.step()
+        pipeline.step()
+    upper = client(here).recent_upper("shop.public.bad").time or 0
+
+    def read(as_of: int) -> list[Any]:
+        options = {"location": here.directory, "table": "shop.public.bad", "asOf": as_of, "waitForUpperMs": 100_000}
+        return spark.read.format("persist").options(**options).load().collect()
+
+    assert [tuple(row) for row in read(upper - 1)] == [(1, "a")]
+    began = time.monotonic()
+    with pytest.raises(Exception, match=r"public\.bad of source shop is stalled.*persist source resnapshot shop"):
+        read(upper)
+    assert time.monotonic() - began < 50

@@ -103,7 +103,8 @@ class ReadHandle(Held):
         None: at the latest complete time, of a table that was opened by name with all rows that were acknowledged; of a
         closed shard at the end of time. One RPC, for None two, of a table in a log seven (longer waits: one per 30 s);
         nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
-        nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
+        nothing was appended; ExportStalled as soon as it is clear that ``as_of`` does not come by itself;
+        NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         return self._give(Snapshot, self._run(self._inner.snapshot(as_of, timeout=timeout)))
 
@@ -128,7 +129,7 @@ class ReadHandle(Held):
 
         Times as ``snapshot`` takes them. Two RPCs, and two per wait.
         Raises NotReadable unless since lies before ``lower`` (or both are 0),
-        InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
+        InvalidBounds, ExportStalled, NotYetAvailable, LeaseExpired, LocationError.
         """
         return self._give(Diffs, self._run(self._inner.diffs(lower, upper, timeout=timeout)))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from persist.client.shard.handles import Stays
 from persist.client.shard.location import Location
-from persist.client.shard.naming import check_alone, claimed, shard_of
+from persist.client.shard.naming import check_alone, check_unfed, claimed, shard_of
 from persist.client.shard.read.handle import ReadHandle
 from persist.client.shard.read.lease import Lease
 from persist.client.shard.read.since import SinceHandle, open_since
@@ -71,7 +71,9 @@ class ShardClient(Stays):
         is_written = writes or create
         shard = await shard_of(self._location, name, deadline, create=create, writes=is_written)
         if is_written and isinstance(id_or_name(name), ShardId):
-            (await claimed(self._location, shard, deadline)).check_appended(shard)
+            claim = await claimed(self._location, shard, deadline)
+            claim.check_appended(shard)
+            await check_unfed(self._location, claim, shard)
         return shard
 
     async def open(

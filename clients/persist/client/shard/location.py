@@ -4,6 +4,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from persist.client.shard.stalls import Stalls
 from persist.core.ids import ShardId
 from persist.errors import UsageError
 from persist.machine.shards import Shards
@@ -57,6 +58,8 @@ class Location:
         self.runtime = runtime
         self.attempts = Attempts(settings=settings, runtime=runtime)
         self.tasks = Tasks()
+        self.stalls = Stalls(self)
+        """Why reads wait in vain."""
         self.closing = False
         self.callers: dict[ShardId, Any] = {}
         """This client's sessions on shards where it has critical holds."""

@@ -11,7 +11,7 @@ from persist.client.shard.location import Location
 from persist.core import names
 from persist.core.ids import ShardId
 from persist.core.names import Named
-from persist.errors import PersistError, ShardNotFound
+from persist.errors import InvalidArgument, PersistError, ShardNotFound
 from persist.machine.shards import ShardInfo
 from persist.retry.deadline import Deadline
 from persist.retry.streams import listing
@@ -72,7 +72,24 @@ async def shard_of(
         raise names.not_found(wanted, await near(location, wanted, deadline))
     if writes:
         found.check_appended(wanted)
+        await check_unfed(location, found, wanted)
     return found.shard
+
+
+async def check_unfed(location: Location, found: Named, given: ShardId | str) -> None:
+    """Raise InvalidArgument where a source writes a shard, also without an environment to say so. One RPC.
+
+    SUBTLE: to its ingesters each that moves the upper is one of them, and had what they have.
+    """
+    if not found.item and (fed := await location.stalls.feeding(found.shard)) is not None:
+        raise InvalidArgument(
+            "a source feeds this: nothing else writes its rows",
+            hint="read it by open_reader, or by SQL once it was adopted: persist catalog adopt",
+            name=given,
+            source=fed.source,
+            export=fed.export,
+            shard=found.shard,
+        )
 
 
 async def claimed(location: Location, shard: ShardId, deadline: Deadline) -> Named:

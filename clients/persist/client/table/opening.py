@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 4.2, table writes; docs/adr/0009-tables.md.
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from persist.client.shard.naming import check_alone, claimed, find, near
+from persist.client.shard.naming import check_alone, check_unfed, claimed, find, near
 from persist.client.table.data_shard import TableShard
 from persist.client.table.table import Table
 from persist.client.table.transaction import ALONE
@@ -91,12 +91,15 @@ async def _shard_of(
         claim = await claimed(client.location, wanted, deadline) if is_asked else Named(wanted)
         if claim.item:
             _check_serves(claim, wanted, mode, timeline)
+        elif is_asked:
+            await check_unfed(client.location, claim, wanted)
         # Else its mode is what the caller says it is.
         return Named(wanted, keyed=claim.keyed, item=claim.item)
     found = await find(client.location, wanted, deadline, timelines=[str(timeline)])
     if found is None:
         return None
     _check_serves(found, wanted, mode, timeline)
+    await check_unfed(client.location, found, wanted)
     return found
 
 

@@ -15,10 +15,10 @@ from typing import Final
 
 from persist import InvalidArgument, PersistError, UsageError
 from persist.runtime import system
-from persist.sources import RemapTrace, UpstreamReplaced
+from persist.sources import SILENT_MS, RemapTrace, UpstreamReplaced
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.attempt import Attempt, Pace, SnapshotLost, discard, leave
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source, is_silent
+from persist_ingest.pipeline.records import Records, Source, is_silent
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, stopped, troubles, with_trouble
 from persist_ingest.sources.port import ReadsApart, is_apart
 from persist_ingest.sources.registry import source_type

@@ -13,12 +13,12 @@ from typing import Final
 
 from persist import PersistError
 from persist.runtime import system
-from persist.sources import SourceFrontier, SourceKind
+from persist.sources import SILENT_MS, SourceFrontier, SourceKind
 from persist_ingest.location import Location
 from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
-from persist_ingest.pipeline.records import SILENT_MS, Source, is_silent
+from persist_ingest.pipeline.records import Source, is_silent
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from persist import Antichain, PersistError, PreparedBatch
+from persist import Antichain, LeaseExpired, LocationError, PersistError, PreparedBatch
 from persist.runtime import system
-from persist.sources import EPOCH_MILLISECONDS
+from persist.sources import EPOCH_MILLISECONDS, STALLED
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Source, Told
 from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
 from persist_ingest.pipeline.running import Step
-from persist_ingest.pipeline.troubles import SNAPSHOTTING, STALLED, troubles
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, troubles
 from persist_ingest.sources.port import UpstreamStatus
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -124,6 +124,7 @@ class Figures:
             steps=self.steps,
             untold=self.untold,
             error="" if error is None else f"{type(error).__name__}: {error}",
+            definite=error is not None and not isinstance(error, LocationError | LeaseExpired),
             details={} if self.recount is None else self.recount.details(),
         )
 

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import persist
 from persist import PersistError
 from persist.runtime import system
-from persist.sources import UpstreamLost, UpstreamReplaced
+from persist.sources import SILENT_MS, UpstreamLost, UpstreamReplaced
 from persist.typed import Fields
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import AnewProgress
-from persist_ingest.pipeline.records import SILENT_MS, Records, Source
+from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.reporting.figures import has_clock, miscounted, warnings
 from persist_ingest.pipeline.reporting.recounting import Recounted, recounted
 from persist_ingest.pipeline.state import Contents

@@ -84,12 +84,10 @@ class How:
     def _value(self, payload: bytes) -> object:
         if self.format == "json":
             return json.loads(payload)
-        import fastavro
-
-        from persist_ingest.decode.avro_rows import parsed
+        from persist_ingest.decode.avro_rows import datum
 
         stream = io.BytesIO(payload[_HEADER_BYTES:] if self.header else payload)
-        value = fastavro.schemaless_reader(stream, parsed(self.avro), None)
+        value = datum(stream, self.avro)
         if stream.read(1):
             raise ValueError("bytes are left over")
         return value
@@ -147,14 +145,16 @@ class FileMessages:
             return
         import fastavro
 
-        from persist_ingest.decode.avro_rows import bound
+        from persist_ingest.decode.avro_rows import datum
 
         try:
-            reader = fastavro.reader(content)  # type: ignore[arg-type]  # it only reads
+            blocks = fastavro.block_reader(content)  # type: ignore[arg-type]  # it only reads
             # SUBTLE: the file says itself what is in it, and fastavro's own stack is as deep as that.
-            bound(reader.writer_schema)
-            for number, value in enumerate(reader, 1):
-                yield Message(f"{path}:{number}", value)
+            schema, number = blocks.metadata["avro.schema"], 0
+            for block in blocks:
+                for _ in range(block.num_records):
+                    number += 1
+                    yield Message(f"{path}:{number}", datum(block.bytes_, schema))  # type: ignore[attr-defined]  # not in its stub
         except (ValueError, EOFError, KeyError, IndexError, RecursionError, InvalidArgument) as cause:
             raise BadRows("this is no container file of Avro", hint="remove it", at=path, cause=cause) from cause
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from persist.arrow import ArrowArray, frombuffer, py_buffer
+from persist_ingest.sources.mysql.column_types import LEFT_OUT
 from persist_ingest.sources.mysql.session import Server, lent
 from persist_ingest.sources.port import BadRows, SourceFailure
 from persist_ingest.sources.tables.gathering import Ints
@@ -116,7 +117,7 @@ class Charsets:
         if name not in self._single or not name.isalnum():
             raise SourceFailure(
                 "text in this character set cannot be read from the binlog",
-                hint="convert the column to utf8mb4, or leave it out with option excludeColumns",
+                hint=f"convert the column to utf8mb4; or {LEFT_OUT}",
                 set=name,
             )
         asked = ", ".join(f"HEX(CONVERT(_{name} X'{byte:02x}' USING utf8mb4))" for byte in range(256))

@@ -18,6 +18,9 @@ import pyarrow as pa
 
 from persist_ingest.sources.port import SourceFailure
 
+LEFT_OUT: Final = "leave it out as the source is created (option excludeColumns); or drop it, or give it another type"
+"""For a column that cannot be read: of a source that is there columns cannot be left out."""
+
 
 class ColumnKind(Enum):
     """How the values of a column are read."""
@@ -216,7 +219,7 @@ def declared_type(column: Declared, zero: ZeroDates) -> MySqlType:
 def _refused(column: Declared) -> SourceFailure:
     return SourceFailure(
         "a column of this type cannot be read",
-        hint="leave it out with option excludeColumns",
+        hint=LEFT_OUT,
         column=column.name,
         type=column.shown,
     )

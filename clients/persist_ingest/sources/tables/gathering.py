@@ -15,7 +15,10 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 OFFSETS_END: Final = 2**31
 """Arrow's strings are found by numbers of 32 bits."""
-BAD_ROW_HINT: Final = "correct the row upstream and snapshot the table again, or leave the column or the table out"
+BAD_ROW_HINT: Final = (
+    "correct the row upstream, and snapshot the table again (persist source resnapshot); or have the source go on "
+    "without the table (persist source drop-table)"
+)
 
 
 def gather(data: Bytes, starts: Ints, lengths: Ints, valid: Bools) -> ArrowArray:

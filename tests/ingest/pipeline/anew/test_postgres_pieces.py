@@ -18,6 +18,7 @@ from ingest.pipeline.conftest import contents
 from simulation.budget import seeds
 
 from persist import InvalidArgument, PersistError, VersionMismatch
+from persist.sources import SILENT_MS
 from persist_ingest import (
     Location,
     Pace,
@@ -366,11 +367,11 @@ def test_who_lost_a_snapshot_to_another_leaves_it_to_that_one_for_longer(
         resnapshot(here, "shop", ITEMS)
         goes_on.set()
         pipeline.watch.wait()
-        assert pipeline.watch.silent_ms(ITEMS) == 2 * recording.SILENT_MS
+        assert pipeline.watch.silent_ms(ITEMS) == 2 * SILENT_MS
         left()
         pipeline.step()
         pipeline.watch.wait()
-        assert pipeline.watch.silent_ms(ITEMS) == recording.SILENT_MS
+        assert pipeline.watch.silent_ms(ITEMS) == SILENT_MS
         pipeline.step()
     assert follows(here, shop)
 

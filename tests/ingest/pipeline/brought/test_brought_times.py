@@ -200,6 +200,17 @@ def test_avro_container_files(here: Location, tmp_path: Path) -> None:
         with pytest.raises(BadRows, match="container"):
             run(here, "avro")
         (place / f"two{number}.avro").unlink()
+    # The last of the branches, counted from the end.
+    body = io.BytesIO()
+    fastavro.writer(body, fastavro.parse_schema(AVRO), [], sync_marker=b"s" * 16)
+    last = io.BytesIO()
+    fastavro.schemaless_writer(last, fastavro.parse_schema(AVRO), records[1])
+    assert last.getvalue()[0] == 2
+    given = b"\1" + last.getvalue()[1:]
+    fastavro.schemaless_writer(size := io.BytesIO(), "long", len(given))
+    (place / "three.avro").write_bytes(body.getvalue() + b"\2" + size.getvalue() + given + b"s" * 16)
+    with pytest.raises(BadRows, match="container"):
+        run(here, "avro")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from ingest.pipeline.conftest import contents
 
 from persist import InvalidArgument, PersistError, VersionMismatch
 from persist.runtime import system
+from persist.sources import SILENT_MS
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, create, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline import records as recording
 from persist_ingest.pipeline.anew import attempt
-from persist_ingest.pipeline.records import SILENT_MS, SourceNotFound
+from persist_ingest.pipeline.records import SourceNotFound
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, with_trouble
 from persist_ingest.sources.port import BadRows, HeldUp, SourceFailure
 from persist_ingest.sources.postgres import reader as reading

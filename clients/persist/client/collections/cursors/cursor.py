@@ -349,7 +349,8 @@ class Cursor(Stays):
         columns = columns_of(held, None)
         if self._position is None:
             await self._reads.readers.reach(self._found, deadline)
-            contents = await (await held.snapshot(self._found.ts, deadline)).to_arrow(columns)
+            read = await self._reads.readers.snapshots(self._found, deadline)
+            contents = await read.snapshots[self._of.id].to_arrow(columns)
             times = pa.repeat(pa.scalar(self._found.ts, TS.type), contents.num_rows)
             self._rows = self._known(contents.append_column(TS, times))
             self._until = self._found.ts + 1

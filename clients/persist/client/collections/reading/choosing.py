@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from persist.client.collections.access import Access
 from persist.client.collections.in_time import within
@@ -28,7 +28,7 @@ from persist.client.collections.reading.inputs import (
     made_of,
     stored,
 )
-from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging
+from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging, shown_at
 from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
@@ -37,14 +37,24 @@ from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
 from persist.core.time.collections import TimelineContext, reached, timeline_context, timeline_read_in
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf, Choice, Query, choose, readable_at
 from persist.core.time.timeline import EPOCH_MILLISECONDS, Timeline
-from persist.errors import LeaseExpired, NotReadable, NotYetAvailable, PersistError, ShardNotFound, StoreReadOnly
+from persist.errors import (
+    ExportStalled,
+    LeaseExpired,
+    NotReadable,
+    NotYetAvailable,
+    PersistError,
+    ShardNotFound,
+    StoreReadOnly,
+)
 from persist.retry.deadline import Backoff, Deadline
 from persist.retry.tasks import ended
 
+T = TypeVar("T")
 CHOICES: Final = 8
 """Times chosen for one query before it is an error: again only when rows moved behind the one that was chosen."""
 
@@ -471,8 +481,9 @@ class Readers:
         ts = found.ts
         beside = [asyncio.create_task(each) for each in (self._say(found), self._attend_on(found))]
         try:
-            answers = await asyncio.gather(
-                *(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True
+            answers = await self._unless_stalled(
+                found,
+                asyncio.gather(*(found.held[id].snapshot(ts, deadline) for id in ids), return_exceptions=True),
             )
         finally:
             await ended(*beside)
@@ -491,6 +502,18 @@ class Readers:
             )
         contents = {id: each for id, each in zip(ids, answers, strict=True) if isinstance(each, Snapshot | Overlaid)}
         return replace(found, snapshots=contents)
+
+    async def _unless_stalled(self, found: AtOneTime, waiting: Awaitable[T]) -> T:
+        """What ``waiting`` gives. Raises ExportStalled where what sources feed of it does not come by itself."""
+        wanted: dict[ShardId, int] = {}
+        for each in (each for held in found.held.values() for each in held.fed):
+            wanted[each.shard] = max(each.time, wanted.get(each.shard, 0))
+        try:
+            return await self.location.stalls.unless_stalled(wanted, waiting)
+        except ExportStalled as error:
+            is_strict = found.explanation.choice.is_strict
+            hint = f"{error.hint}, or with isolation serializable" if is_strict else error.hint
+            raise ExportStalled(error.message, hint=hint, **error.details) from None
 
     async def _attend_on(self, found: AtOneTime) -> None:
         """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
@@ -521,14 +544,14 @@ def _nobody(_: Lagging) -> None:
 
 def _with_inputs(names: Names, each: Held, ts: int) -> Held:
     below = made_of(names, each.described) if each.described.kind in KEPT_UP else ()
-    return replace(each, made_of=below, fed=() if each.upper.beyond(ts) else fed(names, each.described))
+    return replace(each, made_of=below, fed=() if each.upper.beyond(ts) else fed(names, each.described, ts))
 
 
 def _refreshed(held: Iterable[Held], ts: int) -> Iterator[tuple[str, int]]:
     for each in held:
         refresh = each.described.refresh
         if not each.is_beside and refresh is not None and refresh.every is not None:
-            yield str(each.described.name), ts - ts % refresh.every
+            yield str(each.described.name), shown_at(each.described, ts)
 
 
 def _reached(names: Names, roots: Iterable[Described]) -> list[Described]:

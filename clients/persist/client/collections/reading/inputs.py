@@ -73,11 +73,13 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """A collection that a source feeds, which another one is computed from, or is."""
+    """A collection that a source feeds, which another one is computed from, or is. ``time``: it shows then what the
+    other one shows at the time that is read."""
 
     name: str
     source: str
     shard: ShardId
+    time: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ Source: collections: queries; catalog-semantics.md section 6.2.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from persist.client.collections.reading.inputs import KEPT_UP, Fed, Held, Names
 from persist.client.shard.client import ShardClient
 from persist.core.catalog.ddl.described import Described
+from persist.core.catalog.values import Id
 from persist.core.frontier import Antichain
 from persist.dates import dated
 from persist.errors import PersistError
@@ -55,21 +56,29 @@ class Lagging:
         return f"waiting for {told}: {self.hint}"
 
 
-def fed(names: Names, item: Described) -> tuple[Fed, ...]:
-    """What sources feed of all that an item is computed from, however far below it, and itself."""
-    return tuple(_fed(names, item))
+def fed(names: Names, item: Described, ts: int) -> tuple[Fed, ...]:
+    """What sources feed of all that an item is computed from, however far below it, and itself, to show it at a time.
 
-
-def _fed(names: Names, item: Described) -> Iterator[Fed]:
-    waiting, seen = [item], {item.id}
+    Views that are refreshed every so often show what was there at an earlier one.
+    """
+    found: dict[Id, Fed] = {}
+    waiting, needed = [(item, ts)], {item.id: ts}
     while waiting:
-        each = waiting.pop()
+        each, time = waiting.pop()
         if each.fed_by is not None and each.data is not None:
-            yield Fed(str(each.name), names.get(each.fed_by).name.item, each.data)
+            found[each.id] = Fed(str(each.name), names.get(each.fed_by).name.item, each.data, time)
         elif each.data is None or each.kind in KEPT_UP:
-            below = [names.get(id) for id in each.depends_on if id not in seen]
-            seen.update(below_each.id for below_each in below)
-            waiting.extend(below)
+            time = shown_at(each, time)
+            below = [id for id in each.depends_on if needed.get(id, -1) < time]
+            needed.update(dict.fromkeys(below, time))
+            waiting.extend((names.get(id), time) for id in below)
+    return tuple(found.values())
+
+
+def shown_at(item: Described, ts: int) -> int:
+    """The time as of which an item shows what it is computed from, at a time."""
+    every = None if item.refresh is None else item.refresh.every
+    return ts if every is None else ts - ts % every
 
 
 async def lagging(client: ShardClient, late: Collection[Held], ts: int) -> Lagging:
@@ -83,7 +92,9 @@ async def lagging(client: ShardClient, late: Collection[Held], ts: int) -> Laggi
             raise answer
     known = dict(zip(asked, answers, strict=True))
     behind = {
-        each: upper for each in below if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(ts)
+        each: upper
+        for each in below
+        if isinstance(upper := known[each.shard], Antichain) and not upper.beyond(each.time)
     }
     uppers = {
         str(each.stands_for.name): upper if isinstance(upper := known[each.reader.shard], Antichain) else each.upper

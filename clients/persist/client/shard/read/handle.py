@@ -125,7 +125,8 @@ class ReadHandle(Stays):
         None: at the latest complete time, of a table that was opened by name with all rows that were acknowledged; of a
         closed shard at the end of time. One RPC, for None two, of a table in a log seven (longer waits: one per 30 s);
         nothing is read yet. Raises NotReadable below since (details name it) and, for None, where
-        nothing was appended; NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
+        nothing was appended; ExportStalled as soon as it is clear that ``as_of`` does not come by itself;
+        NotYetAvailable when the timeout passes first; LeaseExpired, LocationError.
         """
         if as_of is None:
             self._lease.check()
@@ -180,7 +181,7 @@ class ReadHandle(Stays):
 
         Times as ``snapshot`` takes them. Two RPCs, and two per wait.
         Raises NotReadable unless since lies before ``lower`` (or both are 0),
-        InvalidBounds, NotYetAvailable, LeaseExpired, LocationError.
+        InvalidBounds, ExportStalled, NotYetAvailable, LeaseExpired, LocationError.
         """
         now = self._location.runtime.now_ms()
         begin, end = frontier_of(lower, now), frontier_of(upper, now)
@@ -264,12 +265,15 @@ class ReadHandle(Stays):
             self._lease.check()
             with wait.asking():
                 answer = await self._lease.unless_lost(
-                    location.attempts.repeat(
-                        wait.deadline,
-                        lambda seconds: location.shards.snapshot(
-                            self.shard, as_of, reader_id=self.reader_id, timeout=seconds
+                    location.stalls.unless_stalled(
+                        {self.shard: _last(as_of)},
+                        location.attempts.repeat(
+                            wait.deadline,
+                            lambda seconds: location.shards.snapshot(
+                                self.shard, as_of, reader_id=self.reader_id, timeout=seconds
+                            ),
+                            limit_ms=location.settings.timeout_ms,
                         ),
-                        limit_ms=location.settings.timeout_ms,
                     ),
                     wait.deadline.remaining,
                 )
@@ -293,8 +297,9 @@ class ReadHandle(Stays):
             wait.not_beyond(change.info.upper)
             # The last incomplete time: passing it is what is waited for. For [] that is whatever comes next.
             last = change.info.upper if upper.time is None else Antichain.of(upper.time - 1)
+            fetching = self._fetch(last.join(change.info.upper), wait.deadline)
             with wait.asking():
-                change = await self._fetch(last.join(change.info.upper), wait.deadline)
+                change = await self._location.stalls.unless_stalled({self.shard: _last(last)}, fetching)
             if upper.less_equal(change.info.upper):
                 change = await self._fetch_now(lower, wait.deadline)
         return change
@@ -355,6 +360,11 @@ class ReadHandle(Stays):
 def _is_exact(lower: Antichain, since: Antichain) -> bool:
     """Updates at and after ``lower`` can still be distinguished from those before."""
     return since.less_than(lower) or since == lower == Antichain.of(0)
+
+
+def _last(time: Antichain) -> int:
+    """The last time that is waited for."""
+    return TIME_MAX if time.time is None else time.time
 
 
 class _Wait:

@@ -1,0 +1,189 @@
+"""Reads that wait for a time that does not come by itself end with the reason: see ``ExportStalled``.
+
+Every read that waits for a shard goes through ``Stalls.unless_stalled``, beside which what is recorded of sources is
+looked at, for as long as it waits: reads that do not wait cost nothing, and a client looks once for all of its own.
+Source: catalog-semantics.md section 4.2; docs/sources.md, one table.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
+from persist.dates import dated
+from persist.errors import ExportStalled, PersistError, ShardNotFound
+from persist.machine.parts.place import Place
+from persist.machine.parts.reading import snapshot_of
+from persist.machine.parts.stream import rows
+from persist.machine.shards import ShardInfo, Shards
+from persist.retry.tasks import Tasks, ended
+
+if TYPE_CHECKING:
+    from persist.core.source.standing import Feeds, Standstill
+
+T = TypeVar("T")
+
+FIRST_SECONDS: Final = 0.1
+"""A read that waits for less is answered without a look."""
+LOOK_SECONDS: Final = 2.0
+"""Between two looks for a read that goes on waiting."""
+_LOOK_SECONDS_MAX: Final = 10.0
+"""For one look: it is no part of the read, and the next one comes."""
+
+
+class Looked(Place, Protocol):
+    """A location to look at."""
+
+    shards: Shards
+    tasks: Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Records just before an upper, as texts by kind and name: right for as long as the upper is this one."""
+
+    incarnation: int
+    upper: Antichain
+    texts: Mapping[str, Mapping[str, str]]
+
+
+class Stalls:
+    """What is recorded of sources at a location, looked at for reads that wait."""
+
+    def __init__(self, location: Looked) -> None:
+        self._location = location
+        self._known: dict[ShardId, _Records] = {}
+        self._looking: dict[ShardId, tuple[float, asyncio.Task[Mapping[str, Mapping[str, str]]]]] = {}
+
+    async def unless_stalled(self, wanted: Mapping[ShardId, int], waiting: Awaitable[T]) -> T:
+        """What ``waiting`` gives, which comes once each shard is complete at its time.
+
+        Raises ExportStalled as soon as one of them is found to get no further before that; and what ``waiting`` does.
+        """
+        if not wanted:
+            return await waiting
+        loop, watched = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+        found: list[ExportStalled] = []
+
+        async def watch() -> None:
+            found.append(await self._stalled(wanted))
+            scope.reschedule(loop.time())
+
+        timer = loop.call_later(FIRST_SECONDS, lambda: watched.append(loop.create_task(watch())))
+        try:
+            async with asyncio.timeout(None) as scope:
+                return await waiting
+        except TimeoutError:
+            if found and scope.expired():
+                raise found[0] from None
+            raise
+        finally:
+            timer.cancel()
+            await ended(*watched)
+
+    async def feeding(self, shard: ShardId) -> "Feeds | None":
+        """The source that feeds a shard, as it is recorded now; None: none does. One RPC, two where that changed."""
+        from persist.core.source.standing import RECORDS, SOURCE, feeds
+
+        records = await self._texts(RECORDS, self._location.runtime.monotonic())
+        return feeds(records.get(SOURCE, {}), shard)
+
+    async def _stalled(self, wanted: Mapping[ShardId, int]) -> ExportStalled:
+        """Why one of these is not going to be complete at its time; returns once that is so."""
+        while True:
+            for shard, time in wanted.items():
+                error = None
+                # What fails here is the read's own to find out.
+                with contextlib.suppress(PersistError):
+                    error = await self._now(shard, time)
+                if error is not None:
+                    return error
+            await self._location.runtime.sleep(LOOK_SECONDS)
+
+    async def _now(self, shard: ShardId, time: int) -> ExportStalled | None:
+        from persist.core.source.standing import RECORDS, SOURCE, STATUS, failed, feeds
+
+        begun = self._location.runtime.monotonic()
+        records = await self._texts(RECORDS, begun)
+        fed = feeds(records.get(SOURCE, {}), shard)
+        if fed is None:
+            return None
+        stall = fed.stall
+        if stall is None:
+            said = await self._texts(fed.statuses, begun)
+            stall = failed(fed, said.get(STATUS, {}), self._location.runtime.now_ms())
+        if stall is None:
+            return None
+        # SUBTLE: after that was found, as what is recorded may be older than what the shard has.
+        upper = (await self._open(shard)).upper
+        return None if upper.beyond(time) else _error(stall, shard, upper, time)
+
+    async def _texts(self, shard: ShardId, begun: float) -> Mapping[str, Mapping[str, str]]:
+        """The records of a shard, as they were at ``begun`` or later, by kind and name. Raises LocationError."""
+        at, task = self._looking.get(shard, (float("-inf"), None))
+        if task is None or at < begun:
+            at, task = begun, self._location.tasks.start(self._look(shard))
+            self._looking[shard] = at, task
+        return await asyncio.shield(task)
+
+    async def _look(self, shard: ShardId) -> Mapping[str, Mapping[str, str]]:
+        known = self._known.get(shard)
+        try:
+            info = await self._open(shard)
+        except ShardNotFound:
+            return {}
+        if known is not None and (known.incarnation, known.upper) == (info.incarnation, info.upper):
+            return known.texts
+        if not info.upper.time:
+            return {}
+        now = self._known[shard] = await self._read(shard)
+        return now.texts
+
+    async def _read(self, shard: ShardId) -> _Records:
+        """SUBTLE: without a lease, which would be a commit. So parts may go before they are read: that is no answer."""
+        location = self._location
+        moved = await location.attempts.repeat(
+            location.attempts.deadline(_LOOK_SECONDS_MAX),
+            lambda seconds: location.shards.fetch(shard, Antichain.of(0), timeout=seconds),
+        )
+        assert moved.info.upper.time
+        reading = snapshot_of(moved.batches, moved.info, location.settings, moved.info.upper.time - 1)
+        texts: dict[str, dict[str, str]] = {}
+        async for batch in rows(location, reading, None):
+            for row in batch.to_pylist():
+                texts.setdefault(row["kind"], {})[row["name"]] = row["record"]
+        return _Records(moved.info.incarnation, moved.info.upper, texts)
+
+    async def _open(self, shard: ShardId) -> ShardInfo:
+        location = self._location
+        return await location.attempts.repeat(
+            location.attempts.deadline(_LOOK_SECONDS_MAX),
+            lambda seconds: location.shards.open(shard, create=False, timeout=seconds),
+        )
+
+
+def _error(stall: "Standstill", shard: ShardId, upper: Antichain, time: int) -> ExportStalled:
+    since = dated(stall.since_ms)
+    what = (
+        f"source {stall.source} failed at {since}"
+        if stall.is_whole
+        else f"{stall.export} of source {stall.source} is stalled since {since}"
+    )
+    mend = (
+        f"persist source status {stall.source}, then persist source run {stall.source}"
+        if stall.is_whole
+        else f"{stall.hint}; then: persist source resnapshot {stall.source} {stall.export}"
+    )
+    return ExportStalled(
+        f"{what}, and has no later times until it is mended: {stall.error}",
+        hint=f"{mend}; until then read at a time before upper",
+        source=stall.source,
+        export=stall.export,
+        since_ms=stall.since_ms,
+        as_of=time,
+        upper=upper,
+        shard=shard,
+    )
