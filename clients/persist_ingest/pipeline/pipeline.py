@@ -55,12 +55,14 @@ from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import Held, running, stall
-from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
+from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, time_of, together
+from persist_ingest.sources.foreseen import foreseen
 from persist_ingest.sources.port import (
     BringsTimes,
     HeldUp,
     ReadsApart,
     ReadTask,
+    Remembers,
     Revised,
     SchemaGrew,
     SourceFailure,
@@ -210,6 +212,7 @@ class Pipeline:
                 elif not self._set_aside(error):
                     raise
 
+    @foreseen()
     def _stepped(self) -> Step:
         begun = self._runtime.monotonic()
         if not self._shards:
@@ -293,6 +296,8 @@ class Pipeline:
         remap = self.source.remap_source
         # The upstream is asked after the bindings were read: it may not have less than those say.
         before = self._minter.bindings(remap)
+        if isinstance(reader, Remembers):
+            reader.remember(before.frontier)
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = str(wanted)
@@ -414,8 +419,8 @@ class Pipeline:
         exports = {
             name: ExportPlan(
                 spec=self._specs.of(name, writer),
-                lower=_time(self._uppers[name]),
-                upper=_time(upper),
+                lower=time_of(self._uppers[name]),
+                upper=time_of(upper),
                 contents=self._contents(name),
                 ranges=self._runner.ranges(self.options.key_ranges),
                 marks=frozenset(self._marks.get(name, {}).values()),
@@ -556,8 +561,7 @@ class Pipeline:
             together(self._history.keeper(upper()), self._shards.values())
 
     def _pause(self, begun: float) -> None:
-        left = begun + self.options.tick_ms / 1000 - self._runtime.monotonic()
-        self._stop.wait(max(0.0, left))
+        self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
 
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""
@@ -594,7 +598,3 @@ class Pipeline:
             # What only reports how ingestion fares never ends it; what ends it is found by reading and writing.
             self.figures.untold += 1
             _log.warning("status of source %s not reported: %s: %s", self.source.name, type(untold).__name__, untold)
-
-
-def _time(upper: Antichain) -> int:
-    return persist.sources.OFFSET_MAX if upper.time is None else int(upper.time)
