@@ -50,7 +50,7 @@ class Unforeseen(SourceFailure):
 
 
 class BadRows(SourceFailure):
-    """A message does not have the declared form. Another source is needed: declared otherwise, or with badRows=divert."""
+    """A message does not have the declared form. Make another source: declared otherwise, or with badRows=divert."""
 
     reason = "BAD_ROWS"
 

@@ -233,7 +233,8 @@ def alter(
 ) -> None:
     """Give a source another option than it was created with, while it runs or not.
 
-    Of PostgreSQL onAltered, specialValues and excludeColumns, of MariaDB onAltered. Columns are left out from a table's next snapshot on.
+    Of PostgreSQL onAltered, specialValues and excludeColumns, of MariaDB onAltered.
+    Columns are left out from a table's next snapshot on.
 
     persist source alter shop -o onAltered=resnapshot
 

@@ -17,6 +17,7 @@ import pyarrow.fs
 import pyarrow.parquet
 import pytest
 from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
+from sure import as_a
 
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
@@ -26,7 +27,7 @@ from persist_ingest.sources.files import reader as reading
 from persist_ingest.sources.files.places import Content
 from persist_ingest.sources.files.reader import FilesReader
 from persist_ingest.sources.options import columns
-from persist_ingest.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.port import BadRows, Changes, SourceFailure
 
 START = SourceFrontier.minimum(SourceKind.FILES)
 SCHEMA = "id bigint not null, name string, price double"
@@ -468,9 +469,10 @@ def test_an_object_that_cannot_be_opened_is_named_before_it_is_bound(fresh_s3_ur
     objects.put("a.csv", csv(3))
     objects.put(key, csv(3))
     reader = made(objects.uri, format="csv", schema=SCHEMA)
+    with contextlib.suppress(SourceFailure):
+        assert len(reader.probe().high) == 1
     with pytest.raises(SourceFailure, match="cannot be opened"):
-        for _ in range(2):
-            reader.probe()
+        reader.probe()
     objects.delete(key)
     assert len(everything(reader)) == 3
 
@@ -483,7 +485,7 @@ def test_small_objects_are_read_ahead_in_order(fresh_s3_uri: Any, monkeypatch: p
     reader = made(objects.uri, format="csv", schema=SCHEMA, include="path")
     end = reached(reader)
     (task,) = reader.plan(START, end, 1)
-    paths = [event.rows["path"][0].as_py() for event in task.read() if event.rows.num_rows]
+    paths = [as_a(Changes, event).rows["path"][0].as_py() for event in task.read()]
     assert list(dict.fromkeys(paths)) == [f"{number:02}.csv" for number in range(40)]
     assert len(rows_of(read(reader, START, end), "rows")) == 6 * 2_000 + 34 * 3
     objects.put("20.csv", csv(4))

@@ -10,15 +10,21 @@ import pyarrow.parquet
 import pytest
 from ingest.sources.suite import check_laws, reached, read, rows_of
 from ingest.sources.test_files import START, made, parquet, put
+from sure import as_a
 
 from persist.sources import SourceFrontier, SourceKind
 from persist_ingest.sources.files import formats
+from persist_ingest.sources.port import Changes, Event
 
 SCHEMA = "id bigint, name string"
 
 
+def as_changes(event: Event) -> Changes:
+    return as_a(Changes, event)
+
+
 def judged(folder: Path, data: bytes, kind: str, name: str = "file", **options: str) -> tuple[list[Any], list[Any]]:
-    """The rows of a file (number, id, name), and its bad ones (number, error), whoever reads it and wherever from."""
+    """The rows of a file (number, id, name), and its bad ones (number, error), wherever it is read from."""
     put(folder / name, data)
     reader = made(folder, format=kind, schema=SCHEMA, badRows="divert", **options)
     end = reached(reader)
@@ -123,7 +129,7 @@ def test_wide_texts_of_parquet_are_read_in_bounded_memory(tmp_path: Path) -> Non
     reader = made(tmp_path, format="parquet", schema=SCHEMA)
     count, before = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for task in reader.plan(START, reached(reader), 1):
-        for event in task.read():
+        for event in map(as_changes, task.read()):
             assert event.rows.nbytes < 3 * formats.BLOCK_BYTES
             count += event.rows.num_rows
     assert count == 16_384
@@ -136,7 +142,7 @@ def test_wide_lines_of_json_are_read_in_bounded_memory(tmp_path: Path) -> None:
     reader = made(tmp_path, format="json", schema=SCHEMA)
     count = 0
     for task in reader.plan(START, reached(reader), 1):
-        for event in task.read():
+        for event in map(as_changes, task.read()):
             assert event.rows.nbytes < 2 * formats.BLOCK_BYTES
             count += event.rows.num_rows
     assert count == 1000

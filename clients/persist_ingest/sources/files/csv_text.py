@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from persist.arrow.blocks import Block, csv_rows, end_of_rows
+from persist.arrow import blocks
 from persist_ingest.sources.files.footers import check_cases
 
 BLOCK_BYTES: Final = 4 << 20
@@ -32,7 +32,7 @@ class CsvText:
         """The first row that is not empty. To be asked for before anything is read."""
         self._begin = self._stream.read(BLOCK_BYTES)
         text = self._begin.removeprefix(b"\xef\xbb\xbf")
-        return next((text[row.begin : row.end] for row in csv_rows(Block(text, 1), self._delimiter)), b"")
+        return next((text[row.begin : row.end] for row in blocks.csv_rows(blocks.Block(text, 1), self._delimiter)), b"")
 
     def read(self, count: int = -1) -> bytes:
         """Up to that many bytes."""
@@ -43,7 +43,7 @@ class CsvText:
             data = self._stream.read(None if count < 0 else count)
         if self._rest is not None:
             text = self._rest + data
-            rest = text[end_of_rows(text, self._delimiter) :]
+            rest = text[blocks.end_of_rows(text, self._delimiter) :]
             # Arrow ends the file at a row that is longer.
             self._rest = rest if len(rest) <= 2 * BLOCK_BYTES else None
         return data

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
+from numpy.typing import NDArray
 
+from persist.arrow import ArrowArray
 from persist_ingest.sources.files.places import Content
 
 # What Arrow raises for data it cannot make sense of. A fault of the store is a LocationError by then: see Content.
@@ -79,14 +81,14 @@ def narrow(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
         begin = end
 
 
-def _lengths(column: pa.Array) -> np.ndarray:
+def _lengths(column: ArrowArray) -> NDArray[np.int64]:
     if not isinstance(column, pa.DictionaryArray):
         return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)
     lengths = pc.binary_length(column.dictionary).take(column.indices)
-    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.asarray(lengths.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _decoded(column: pa.Array) -> pa.Array:
+def _decoded(column: ArrowArray) -> ArrowArray:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 

@@ -278,7 +278,7 @@ class FilesReader:
         """With all that says what they are. What is bound does: it is checked when it is opened."""
         known, bound = self._identified, self._bound
         fresh = [each for each in ready if each.path not in bound and known.get(each.path, (None,))[0] is not each]
-        named = self._place.identified(fresh) if fresh else {}
+        named = dict(self._place.identified(fresh)) if fresh else {}
         for each in fresh:
             if each.path in named and not each.may_be(named[each.path].key):
                 del named[each.path]  # replaced since it was listed
