@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import persist as library
-from persist_cli.source.work import heard
+from persist_cli.source.work import abridged, heard
 from persist_ingest import Location
 from persist_ingest.location import release
 
@@ -184,3 +184,13 @@ def test_an_ingester_that_was_killed_is_not_shown_as_running() -> None:
     assert heard(said, 1_029_000) == "running"
     assert heard(said, 1_090_500) == "silent for 90 s"
     assert heard({**said, "state": "stopped"}, 9_000_000) == "stopped"
+
+
+def test_a_frontier_of_very_many_files_is_abridged() -> None:
+    short, long = (
+        "{a, b}",
+        "{" + ", ".join(f"f{n:05}.csv#0123456789ab@18446744073709551615" for n in range(5_000)) + "}",
+    )
+    assert abridged(short) == short
+    assert abridged(long).startswith("5,000 parts, the last ")
+    assert len(abridged(long)) < 300

@@ -64,7 +64,7 @@ def converting(
 
 def csv_blocks(file: BinaryIO, delimiter: str, encoding: str = "utf-8") -> Iterator[Block]:
     """Raises ArrowInvalid (a row never ends), UnicodeError, LookupError (of encodings), OSError."""
-    return _blocks(_reader(file, encoding), functools.partial(_end_of_rows, delimiter=delimiter))
+    return _blocks(_reader(file, encoding), functools.partial(end_of_rows, delimiter=delimiter))
 
 
 def json_blocks(file: BinaryIO, encoding: str = "utf-8") -> Iterator[Block]:
@@ -113,7 +113,7 @@ def _line_ends(data: bytes) -> int:
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
-def _end_of_rows(data: bytes, delimiter: str) -> int:
+def end_of_rows(data: bytes, delimiter: str) -> int:
     """Where the last whole row of CSV ends. Not one by one, where each quote that opens is at the begin of a cell."""
     if b'"' not in data and (end := data.rfind(b"\n") + 1):
         return end

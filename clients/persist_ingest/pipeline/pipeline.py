@@ -58,12 +58,14 @@ from persist_ingest.pipeline.state import Contents, History, contents_of
 from persist_ingest.pipeline.succeeding import LOST, keep_in_mind, succeed
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import Held, check_same_life, running, stall
-from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, together
+from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, time_of, together
+from persist_ingest.sources.foreseen import foreseen
 from persist_ingest.sources.port import (
     BringsTimes,
     HeldUp,
     ReadsApart,
     ReadTask,
+    Remembers,
     Revised,
     SchemaGrew,
     SourceFailure,
@@ -186,10 +188,7 @@ class Pipeline:
         return step
 
     def stop(self) -> None:
-        """Have ``run`` return after the step it is at, or amid it where its upstream says nothing.
-
-        From any thread, or a signal handler.
-        """
+        """Have ``run`` return after its step, or amid it if its upstream says nothing. From any thread or handler."""
         self._stop.set()
 
     def step(self) -> Step:
@@ -217,6 +216,7 @@ class Pipeline:
                 elif not self._set_aside(error):
                     raise
 
+    @foreseen()
     def _stepped(self) -> Step:
         begun = self._runtime.monotonic()
         if not self._shards:
@@ -294,6 +294,8 @@ class Pipeline:
         remap = self.source.remap_source
         # The upstream is asked after the bindings were read: it may not have less than those say.
         before = self._minter.bindings(remap)
+        if isinstance(reader, Remembers):
+            reader.remember(before.frontier)
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = str(wanted)
@@ -414,8 +416,8 @@ class Pipeline:
         exports = {
             name: ExportPlan(
                 spec=self._specs.of(name, writer),
-                lower=_time(self._uppers[name]),
-                upper=_time(upper),
+                lower=time_of(self._uppers[name]),
+                upper=time_of(upper),
                 contents=self._contents(name),
                 ranges=self._runner.ranges(self.options.key_ranges),
                 marks=frozenset(self._marks.get(name, {}).values()),
@@ -594,7 +596,3 @@ class Pipeline:
             # What only reports how ingestion fares never ends it; what ends it is found by reading and writing.
             self.figures.untold += 1
             _log.warning("status of source %s not reported: %s: %s", self.source.name, type(untold).__name__, untold)
-
-
-def _time(upper: Antichain) -> int:
-    return persist.sources.OFFSET_MAX if upper.time is None else int(upper.time)

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist import BatchSpec, InvalidArgument, PreparedBatch, Schema, WriteHandle
+from persist import Antichain, BatchSpec, InvalidArgument, PreparedBatch, Schema, WriteHandle
 from persist.runtime import system
-from persist.sources import Reclocker
+from persist.sources import OFFSET_MAX, Reclocker
 from persist.typed import Record
 from persist_ingest.pipeline.newest.gathering import Gathered
 from persist_ingest.pipeline.newest.hashes import key_hashes
@@ -29,6 +29,7 @@ from persist_ingest.pipeline.newest.runs import keys_of
 from persist_ingest.pipeline.newest.upserts import PLACES, gather, upserted
 from persist_ingest.pipeline.state import Contents
 from persist_ingest.pipeline.truncations import Truncations
+from persist_ingest.sources.foreseen import foreseen
 from persist_ingest.sources.port import Changes, Divisible, Event, Keyed, ReadTask, Truncated, Upserts
 
 A = TypeVar("A")
@@ -139,6 +140,12 @@ def joined(works: Sequence[Work]) -> list[Work]:
     return [dataclasses.replace(whole, task=InOneTask(tasks)), *others]
 
 
+def events(task: ReadTask) -> Iterator[Event]:
+    """What a task reads. Raises no error but persist's, here and on executors: Unforeseen, for what is another's."""
+    with foreseen():
+        yield from task.read()
+
+
 def carry_out(work: Work, report: Callable[[int], None] = lambda rows: None) -> Done:
     """Read, reclock, sort, encode and upload. Bounded memory. Raises what the reader raises, LocationError.
 
@@ -153,7 +160,7 @@ def sent(work: Work, first: int, ranges: int) -> Iterator[tuple[int, Sent]]:
 
     ``first``: where rows go that have no range, in turn. Raises what the reader raises.
     """
-    for event in work.task.read():
+    for event in events(work.task):
         plan = _plan(work, event)
         if isinstance(event, Upserts):
             rows = _placed(event, work)
@@ -242,7 +249,7 @@ def _timed_rows(
     work: Work, done: Done, upserts: dict[str, tuple[pa.Schema, Gathered]], by_key: dict[str, ByKey]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     truncations = {export: _truncations(work, export) for export in work.exports}
-    for event in work.task.read():
+    for event in events(work.task):
         plan = _plan(work, event)
         if isinstance(event, Keyed) or (isinstance(event, Truncated) and event.keyed):
             if plan.lower < plan.upper:
@@ -346,7 +353,7 @@ def _truncations(work: Work, export: str) -> Truncations:
     plan = work.exports[export]
 
     def again() -> Iterator[pa.RecordBatch]:
-        for event in work.task.read():
+        for event in events(work.task):
             if isinstance(event, Changes) and event.export == export:
                 yield _timed(event, work.reclocker)
 
@@ -406,3 +413,8 @@ class Specs:
 def prepared(done: Sequence[Done], export: str) -> list[PreparedBatch]:
     """The batches of an export from all tasks."""
     return [PreparedBatch.from_bytes(data) for each in done for data in each.batches.get(export, ())]
+
+
+def time_of(upper: Antichain) -> int:
+    """The first time that lies at or beyond an upper, or the last one there is."""
+    return OFFSET_MAX if upper.time is None else int(upper.time)

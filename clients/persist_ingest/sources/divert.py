@@ -46,7 +46,7 @@ def diverted(export: str, bad: Sequence[BadRow], policy: str, partition: pa.Data
         first = bad[0]
         raise BadRows(
             f"a message has not the declared form: {first.error}",
-            hint="correct the declaration, or divert bad rows with badRows=divert",
+            hint="make another source, with a declaration that fits or with badRows=divert, and drop this one",
             export=export,
             partition=first.partition,
             offset=first.offset,

@@ -31,8 +31,26 @@ class SourceFailure(UsageError):
     reason = "SOURCE_FAILURE"
 
 
+class Unforeseen(SourceFailure):
+    """What reads a source failed in a way that it does not know: a defect of it, or of a library that it uses.
+
+    What is durable stays right. The details say where, and with what; the log has all of it.
+    """
+
+    reason = "UNFORESEEN"
+
+    @classmethod
+    def of(cls, cause: Exception, **details: object) -> "Unforeseen":
+        """As which any error is raised that is none of persist's."""
+        return cls(
+            f"reading the source failed in a way that is not known: {type(cause).__name__}: {cause}"[:1000],
+            hint="what was read so far is right; report this, with its traceback, as a defect",
+            **details,
+        )
+
+
 class BadRows(SourceFailure):
-    """A message does not have the declared form. Correct the declaration, or divert bad rows with badRows=divert."""
+    """A message does not have the declared form. Make another source: declared otherwise, or with badRows=divert."""
 
     reason = "BAD_ROWS"
 
@@ -280,6 +298,15 @@ class BringsTimes(Protocol):
 
     def follow(self) -> Iterator[Stated | StatedProgress]:
         """All that came since the call before; at the first call, all that there is. Errors as those of ``probe``."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A SourceReader that says what there is by what was bound of it already."""
+
+    def remember(self, frontier: SourceFrontier) -> None:
+        """So much is bound. Called before each ``probe``. Raises as that does."""
         ...
 
 

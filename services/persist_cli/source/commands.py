@@ -233,9 +233,11 @@ def alter(
 ) -> None:
     """Give a source another option than it was created with, while it runs or not.
 
-    Of PostgreSQL onAltered, specialValues and excludeColumns. Columns are left out from a table's next snapshot on.
+    Of PostgreSQL onAltered, specialValues and excludeColumns, of MariaDB onAltered.
+    Columns are left out from a table's next snapshot on.
 
     persist source alter shop -o onAltered=resnapshot
+
     persist source alter shop -o excludeColumns=public.orders.valid_to
     """
     from persist_cli.source.work import alter_source, parse_options

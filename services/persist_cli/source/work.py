@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import persist
 
 
+FRONTIER_CHARS_MAX = 2000
+"""So much of what is bound is shown; --json has all of it."""
 LINE_SECONDS = 10.0
 """Between two lines about a running source where there is no terminal."""
 
@@ -140,11 +142,11 @@ def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstr
         [
             ["state", told.state],
             ["error", told.error],
-            ["bound", told.bound],
-            ["resume at", f"{told.resume_offsets or 'unknown'} (time {told.resume_time})"],
+            ["bound", abridged(told.bound)],
+            ["resume at", f"{abridged(told.resume_offsets or 'unknown')} (time {told.resume_time})"],
             ["lag", f"{lag}{behind}"],
             ["progress shard", told.source.remap],
-            *([f"upstream {key}", value] for key, value in told.upstream.items()),
+            *([f"upstream {key}", abridged(str(value))] for key, value in told.upstream.items()),
             *([["upstream error", told.upstream_error]] if told.upstream_error else []),
         ],
         title=f"source {name} ({told.source.type})",
@@ -168,9 +170,18 @@ def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstr
     if is_negative:
         note("rows that are there less than no times were taken back without having come: create the source again")
     columns, now = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed"), system().now_ms()
-    fares = [[who, heard(each, now), *(each.get(key) for key in columns[1:])] for who, each in told.ingesters.items()]
+    fares = [
+        [who, heard(each, now), *(abridged(str(each.get(key, ""))) for key in columns[1:])]
+        for who, each in told.ingesters.items()
+    ]
     print_table(("ingester", *columns), fares)
     return is_wrong
+
+
+def abridged(frontier: str) -> str:
+    """A frontier for people to read; of one with very many parts how many, and the last of them."""
+    parts = frontier.strip("{}").split(", ")
+    return frontier if len(frontier) <= FRONTIER_CHARS_MAX else f"{len(parts):,} parts, the last {parts[-1][-200:]}"
 
 
 def heard(ingester: Mapping[str, Any], now_ms: int) -> str:

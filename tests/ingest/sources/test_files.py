@@ -1,27 +1,33 @@
 """Files: whole when they appear, the same for ever, and bad rows found wherever they are."""
 
+import contextlib
 import gzip
+import http.client
 import json
 import os
 import pickle
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
 from ingest.sources.suite import check_laws, check_probe, reached, read, rows_of
+from sure import as_a
 
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
 from persist_ingest.sources.files import FILES, formats
+from persist_ingest.sources.files import objects as placing
 from persist_ingest.sources.files import reader as reading
 from persist_ingest.sources.files.places import Content
 from persist_ingest.sources.files.reader import FilesReader
 from persist_ingest.sources.options import columns
-from persist_ingest.sources.port import BadRows, SourceFailure
+from persist_ingest.sources.port import BadRows, Changes, SourceFailure
 
 START = SourceFrontier.minimum(SourceKind.FILES)
 SCHEMA = "id bigint not null, name string, price double"
@@ -225,7 +231,7 @@ def test_blocks_make_no_difference(tmp_path: Path, kind: str, data: bytes, monke
 def test_bad_rows_fail_unless_told(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", BAD_CSV)
     reader = made(tmp_path, format="csv", schema=SCHEMA)
-    with pytest.raises(BadRows, match=r"offset=1.*badRows=divert"):
+    with pytest.raises(BadRows, match=r"offset=1.*another source.*badRows=divert"):
         everything(reader)
 
 
@@ -284,7 +290,7 @@ def test_the_columns_of_parquet_are_learned(tmp_path: Path) -> None:
     assert schema.key.names == ["id"]
     assert schema.val.field("kind").type == pa.string()
     rows = rows_of(read(reader, START, reached(reader)), "rows")
-    assert rows == [(0, 1, 1, ["x"], "k"), (0, 1, None, None, None)]
+    assert rows == [(0, 1, 1, ["x"], "k")]  # the other file is of another table
 
 
 def test_tasks_share_files_by_size(tmp_path: Path) -> None:
@@ -389,3 +395,100 @@ def test_objects_in_s3_are_files(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPa
     store.delete_file(f"{place.root}/b.csv")
     with pytest.raises(UpstreamLost):
         list(plan[0].read())
+
+
+class Objects:
+    """A prefix of a server of S3, written by requests, so that keys are as they are given."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri, parts = uri, urlsplit(uri)
+        self._server = urlsplit(dict(parse_qsl(parts.query))["endpoint"]).netloc
+        self._root = f"/{parts.netloc}{parts.path}"
+
+    def put(self, key: str, data: bytes) -> None:
+        self._ask("PUT", key, data)
+
+    def delete(self, key: str) -> None:
+        self._ask("DELETE", key)
+
+    def _ask(self, method: str, key: str, data: bytes = b"") -> None:
+        with contextlib.closing(http.client.HTTPConnection(self._server)) as connection:
+            connection.request(method, f"{self._root}/{quote(key)}", data)
+            assert connection.getresponse().status < 300
+
+
+def test_an_object_replaced_within_its_second_is_another(fresh_s3_uri: Any) -> None:
+    objects = Objects(fresh_s3_uri())
+    while time.time() % 1 > 0.2:
+        time.sleep(0.01)
+    objects.put("f.csv", b"id,name,price\n1,old,1\n")
+    one = made(objects.uri, format="csv", schema=SCHEMA)
+    end = reached(one)
+    assert [row[3] for row in rows_of(read(one, START, end), "rows")] == ["old"]
+    objects.put("f.csv", b"id,name,price\n1,new,1\n")
+    other = made(objects.uri, format="csv", schema=SCHEMA)
+    with pytest.raises(SourceFailure, match=r"changed.*path=f\.csv.*new source"):
+        read(other, START, end)
+    assert reached(made(objects.uri, format="csv", schema=SCHEMA)) != end
+    again = made(objects.uri, format="csv", schema=SCHEMA)
+    again.remember(end)
+    assert reached(again) == end  # it was bound as that, and is looked at when it is read
+
+
+def test_an_object_replaced_while_it_is_read_is_an_error(fresh_s3_uri: Any) -> None:
+    objects = Objects(fresh_s3_uri())
+    objects.put("f.csv", csv(200_000))
+    reader = made(objects.uri, format="csv", schema=SCHEMA)
+    events = reader.plan(START, reached(reader), 1)[0].read()
+    next(events)
+    objects.put("f.csv", csv(200_000).replace(b"n1,", b"m1,"))
+    with pytest.raises(SourceFailure, match="changed"):
+        list(events)
+
+
+def test_bindings_of_earlier_releases_are_read(fresh_s3_uri: Any) -> None:
+    objects = Objects(fresh_s3_uri())
+    objects.put("f.csv", csv(3))
+    definition = made(objects.uri, format="csv", schema=SCHEMA)._definition.to_json()
+    del definition["identity"]
+    old = FILES.open(definition, {})
+    assert old.probe().high == ()  # its second may not have passed
+    while not old.probe().high:
+        pass
+    end = reached(old)
+    assert [len(key.rpartition("#")[2]) for key in end.keys] == [12]
+    for reader in (old, FILES.open(definition, {}), made(objects.uri, format="csv", schema=SCHEMA)):
+        reader.remember(end)
+        assert reached(reader) == end
+        assert len(rows_of(read(reader, START, end), "rows")) == 3
+
+
+@pytest.mark.parametrize("key", ["x//y.csv", "/z.csv", "dir/"])
+def test_an_object_that_cannot_be_opened_is_named_before_it_is_bound(fresh_s3_uri: Any, key: str) -> None:
+    objects = Objects(fresh_s3_uri())
+    objects.put("a.csv", csv(3))
+    objects.put(key, csv(3))
+    reader = made(objects.uri, format="csv", schema=SCHEMA)
+    with contextlib.suppress(SourceFailure):
+        assert len(reader.probe().high) == 1
+    with pytest.raises(SourceFailure, match="cannot be opened"):
+        reader.probe()
+    objects.delete(key)
+    assert len(everything(reader)) == 3
+
+
+def test_small_objects_are_read_ahead_in_order(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "AHEAD_BYTES", 10_000)
+    objects = Objects(fresh_s3_uri())
+    for number in range(40):
+        objects.put(f"{number:02}.csv", csv(2_000 if number % 7 == 3 else 3, first=number))
+    reader = made(objects.uri, format="csv", schema=SCHEMA, include="path")
+    end = reached(reader)
+    (task,) = reader.plan(START, end, 1)
+    paths = [as_a(Changes, event).rows["path"][0].as_py() for event in task.read()]
+    assert list(dict.fromkeys(paths)) == [f"{number:02}.csv" for number in range(40)]
+    assert len(rows_of(read(reader, START, end), "rows")) == 6 * 2_000 + 34 * 3
+    objects.put("20.csv", csv(4))
+    events = task.read()
+    with pytest.raises(SourceFailure, match=r"20\.csv"):
+        list(events)

@@ -20,6 +20,7 @@ from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
 from persist_ingest.pipeline.records import Source, is_silent
 from persist_ingest.pipeline.troubles import held, running, snapshotted
+from persist_ingest.sources.foreseen import foreseen
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.tables.silence import ended_by
@@ -136,7 +137,7 @@ class Watch:
     def _begin(self, action: Callable[[], object], export: str = "") -> None:
         def run() -> None:
             try:
-                with ended_by(self._stopped):
+                with ended_by(self._stopped), foreseen():
                     action()
                 self.errors.pop(export, None)
                 self._lost.pop(export, None)

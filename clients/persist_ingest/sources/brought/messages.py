@@ -14,7 +14,8 @@ from persist import InvalidArgument
 from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind, UpstreamLost, UpstreamReplaced
 from persist.typed import Fields, Json
 from persist_ingest.given import Given
-from persist_ingest.sources.files.places import Content, Found, place_of
+from persist_ingest.sources.files.objects import place_of
+from persist_ingest.sources.files.places import Content, Found
 from persist_ingest.sources.kafka.cluster import KafkaCluster, Topic
 from persist_ingest.sources.kafka.settings import divided
 from persist_ingest.sources.options import required

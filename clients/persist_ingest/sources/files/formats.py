@@ -4,7 +4,6 @@ A row's number counts the bad rows before it as well, but neither the header of 
 Source: sources.md section 5.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
@@ -15,22 +14,22 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from persist.arrow.blocks import converting, parsing
+from persist.arrow.blocks import ROW_BYTES_MAX, converting, parsing
 from persist_ingest.decode.exact import ERROR_CHARS_MAX, Decoded, combined, converted, decode_exactly
 from persist_ingest.decode.json_rows import JsonDecoder
 from persist_ingest.sources.divert import PAYLOAD_BYTES_MAX
+from persist_ingest.sources.files.csv_text import CsvText, check_header
+from persist_ingest.sources.files.footers import UNREADABLE, check_columns, check_counts, narrow, opened
 from persist_ingest.sources.files.places import Content
 
 BLOCK_BYTES: Final = 4 << 20
 """Of text, read at once. A row must fit."""
 BLOCK_ROWS: Final = 16_384
+"""At most, and fewer where they are wide: a block has about BLOCK_BYTES, or one row."""
 
 _INT64_MAX: Final = 2**63 - 1
 
 _COMPRESSED: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-
-# What Arrow raises for data it cannot make sense of. A fault of the store is a LocationError by then: see Content.
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,15 @@ class JsonLines:
 
     def _blocks(self, content: Content, path: str) -> Iterator[Block]:
         decoder, at = JsonDecoder(self.fields), 0
-        lines = (line for line in _lines(_stream(content, path)) if line.strip(b" \t\r"))
-        while batch := list(itertools.islice(lines, BLOCK_ROWS)):
-            numbers = np.arange(at, at + len(batch), dtype=np.int64)
-            yield _block(decoder.decode(batch), numbers, batch.__getitem__)
-            at += len(batch)
+        for lines in _gathered(line for line in _lines(_stream(content, path)) if line.is_cut or not line.is_blank):
+            texts = [line.text for line in lines]
+            numbers = np.arange(at, at + len(texts), dtype=np.int64)
+            if lines[0].is_cut:
+                error = f"a line is longer than {ROW_BYTES_MAX >> 20} MiB"
+                yield _no_rows(self.fields, following=at + 1, bad=((at, error, texts[0][:PAYLOAD_BYTES_MAX]),))
+            else:
+                yield _block(decoder.decode(texts), numbers, texts.__getitem__)
+            at += len(texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +87,29 @@ class Csv:
         return _guarded(self._blocks(content, path), self.fields, begin, end)
 
     def _blocks(self, content: Content, path: str) -> Iterator[Block]:
-        counted = _Counted(first=2 if self.header else 1)
+        counted, text = _Counted(first=2 if self.header else 1), CsvText(_stream(content, path), self.delimiter)
+        if self.header:
+            check_header(text.first_row(), self.fields.names, self.delimiter)
         try:
-            batches = self._open(_stream(content, path), counted)
+            batches = self._open(text, counted)
         except pa.ArrowInvalid as error:
             if "Empty CSV file" in str(error):
                 return
             raise
         try:
-            for batch in batches:
+            for batch, is_last in _until_last(batches):
                 numbers, bad = counted.place(batch.num_rows)
-                yield self._decoded(batch, numbers, bad)
+                is_cut = is_last and text.ends_in_quote() and not counted.skipped
+                yield self._decoded(batch, numbers, bad, is_cut=is_cut)
         finally:
             rest = counted.rest()
         if rest:
             yield _no_rows(self.fields, following=rest[-1][0] + 1, bad=rest)
 
-    def _open(self, stream: pa.NativeFile, counted: "_Counted") -> pa.RecordBatchReader:
+    def _open(self, text: CsvText, counted: "_Counted") -> pa.RecordBatchReader:
         names = self.fields.names
         return pyarrow.csv.open_csv(
-            stream,  # type: ignore[arg-type]  # Arrow reads its own files, too
+            pa.PythonFile(text, mode="r"),  # type: ignore[arg-type]  # narrower than Arrow is
             read_options=pyarrow.csv.ReadOptions(
                 use_threads=False, block_size=BLOCK_BYTES, column_names=None if self.header else names
             ),
@@ -111,7 +117,10 @@ class Csv:
             convert_options=converting(dict.fromkeys(names, pa.binary()), include_columns=names),
         )
 
-    def _decoded(self, batch: pa.RecordBatch, numbers: NDArray[np.int64], bad: "_BadRows") -> Block:
+    def _decoded(
+        self, batch: pa.RecordBatch, numbers: NDArray[np.int64], bad: "_BadRows", *, is_cut: bool = False
+    ) -> Block:
+        """``is_cut``: the last row may have only begun."""
         cells = batch.columns
 
         def parse(begin: int, end: int) -> pa.RecordBatch:
@@ -120,14 +129,22 @@ class Csv:
         def payload(index: int) -> bytes:
             return self.delimiter.encode().join(column[index].as_py() or b"" for column in cells)
 
-        return _block(decode_exactly(batch.num_rows, self.fields, parse), numbers, payload, bad)
+        whole = batch.num_rows - is_cut
+        if is_cut:
+            error = "a quote is open where the file ends: it may have been cut off"
+            bad = (*bad, (int(numbers[whole]), error, payload(whole)[:PAYLOAD_BYTES_MAX]))
+        return _block(decode_exactly(whole, self.fields, parse), numbers[:whole], payload, bad)
 
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
-    """Columns are found by name; others are ignored, and nullable ones that a file lacks are null."""
+    """Columns are found by name; others are ignored.
+
+    Nullable ones that a file lacks are null, unless they are of the ``key``, or there by another case, or all of them.
+    """
 
     fields: pa.Schema
+    key: tuple[str, ...] = ()
 
     def blocks(self, content: Content, path: str, begin: int, end: int) -> Iterator[Block]:
         return _guarded(self._blocks(content, begin), self.fields, begin, end)
@@ -135,11 +152,9 @@ class Parquet:
     def _blocks(self, content: Content, begin: int) -> Iterator[Block]:
         if not content.size:
             return
-        file = pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
-        there = [each.name for each in self.fields if each.name in file.schema_arrow.names]
-        lacking = [each.name for each in self.fields if each.name not in there and not each.nullable]
-        if lacking:
-            raise pa.ArrowInvalid(f"the file lacks columns that must have values: {', '.join(lacking)}")
+        file = opened(content, self.fields)
+        there = check_columns(file, self.fields, self.key)
+        check_counts(file)
         at = 0
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
@@ -154,11 +169,17 @@ class Parquet:
 
         It has to be: who reads only the next one cannot know of this one.
         """
+        rows = max(
+            1, min(BLOCK_ROWS, BLOCK_BYTES * (end - at) // max(1, file.metadata.row_group(group).total_byte_size))
+        )
         try:
-            for batch in file.iter_batches(BLOCK_ROWS, row_groups=[group], columns=there):
-                yield self._decoded(batch, at)
-                at += batch.num_rows
-        except _UNREADABLE as error:
+            for batch in file.iter_batches(rows, row_groups=[group], columns=there):
+                for part in narrow(batch, BLOCK_BYTES):
+                    yield self._decoded(part, at)
+                    at += part.num_rows
+            if at != end:
+                raise pa.ArrowInvalid(f"it has {end - at} rows less than the file says")
+        except UNREADABLE as error:
             text = f"the row group cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
             yield _no_rows(self.fields, following=end, bad=((at, text, None),))
 
@@ -227,6 +248,24 @@ def _number(bad: tuple[int, str, bytes | None]) -> int:
     return bad[0]
 
 
+def _until_last(batches: pa.RecordBatchReader) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Each, with whether it is the last one. One that comes before an error is given first."""
+    held = None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if held is not None:
+                yield held, False
+            held = batch
+    except UNREADABLE:
+        if held is not None:
+            yield held, False
+        raise
+    if held is not None:
+        yield held, True
+
+
 def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -> Iterator[Block]:
     """Rows ``[begin, end)`` of these blocks; data that makes no sense becomes one bad row, and the end of the file."""
     at = 0
@@ -240,45 +279,66 @@ def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -
             at = max(at, block.following)
             if at >= end:
                 return
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if begin <= at < end:
             text = f"the file cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
             yield _no_rows(fields, following=at + 1, bad=((at, text, None),))
 
 
 def _stream(content: Content, path: str) -> pa.NativeFile:
-    codec = next((codec for ending, codec in _COMPRESSED.items() if path.endswith(ending)), None)
+    codec = next((codec for ending, codec in _COMPRESSED.items() if path.lower().endswith(ending)), None)
     file = pa.PythonFile(content, mode="r")  # type: ignore[arg-type]  # narrower than Arrow is
     return pa.CompressedInputStream(file, codec) if codec is not None and content.size else file  # type: ignore[arg-type]  # narrower than Arrow is
 
 
-def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    """Lines without their ends; a byte order mark before the first one is dropped."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Without its end. ``is_cut``: it is longer than a row may be, and ``text`` is its begin."""
+
+    text: bytes
+    is_cut: bool = False
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.text.strip(b" \t\r")
+
+
+def _gathered(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
+    """As many together as are decoded at once; those that are cut alone."""
+    batch: list[_Line] = []
+    size = 0
+    for line in lines:
+        if batch and (line.is_cut or size + len(line.text) > BLOCK_BYTES or len(batch) >= BLOCK_ROWS):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line.text)
+        if line.is_cut:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _lines(stream: pa.NativeFile) -> Iterator[_Line]:
+    """All of them; a byte order mark before the first one is dropped. No more is held of one than a row may have."""
     rest: list[bytes] = []
-    first = True
+    held, is_first = 0, True
     while data := stream.read(BLOCK_BYTES):
-        if first:
-            data, first = data.removeprefix(b"\xef\xbb\xbf"), False
+        if is_first:
+            data, is_first = data.removeprefix(b"\xef\xbb\xbf"), False
         *whole, last = data.split(b"\n")
         if whole:
-            yield b"".join([*rest, whole[0]])
-            yield from whole[1:]
-            rest = [last]
-        else:
+            yield _line([*rest, whole[0]])
+            yield from map(_Line, whole[1:])
+            rest, held = [], 0
+        if held <= ROW_BYTES_MAX:
             rest.append(last)
-    yield b"".join(rest)
+            held += len(last)
+    yield _line(rest)
 
 
-def row_count(content: Content) -> int:
-    """The rows of a Parquet file by its footer; 0 when that makes no sense."""
-    try:
-        return int(pyarrow.parquet.ParquetFile(pa.PythonFile(content, mode="r")).metadata.num_rows)  # type: ignore[arg-type]  # narrower than Arrow is
-    except _UNREADABLE:
-        return 0
-
-
-def inferred(content: Content, names: Sequence[str]) -> pa.Schema:
-    """The columns of a Parquet file, or only those named. Raises an error of Arrow, or KeyError."""
-    schema = pyarrow.parquet.read_schema(pa.PythonFile(content, mode="r"))  # type: ignore[arg-type]  # narrower than Arrow is
-    chosen = [schema.field(name) for name in names] if names else list(schema)
-    return pa.schema([pa.field(each.name, each.type, nullable=each.nullable) for each in chosen])
+def _line(parts: Sequence[bytes]) -> _Line:
+    if sum(map(len, parts)) > ROW_BYTES_MAX:
+        return _Line(parts[0][:PAYLOAD_BYTES_MAX], is_cut=True)
+    return _Line(b"".join(parts))

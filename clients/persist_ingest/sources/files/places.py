@@ -5,16 +5,12 @@ Source: sources.md section 5.
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
-import pyarrow as pa
-import pyarrow.fs
-
-from persist import InvalidUri, LocationError
+from persist import LocationError
 from persist.sources import UpstreamLost
 from persist_ingest.sources.port import SourceFailure
 
@@ -23,7 +19,8 @@ from persist_ingest.sources.port import SourceFailure
 class Found:
     """A file as it is now. ``stamp``: what differs when its content was replaced; its size comes first.
 
-    ``key``: of its partition, the path and twelve hexadecimal digits of a hash of the stamp.
+    ``key``: of its partition, the path and twelve hexadecimal digits of a hash of the stamp; of an object whose ETag
+    is part of what it is, twelve more of that one's hash.
     """
 
     path: str
@@ -34,6 +31,10 @@ class Found:
     def size(self) -> int:
         """In bytes."""
         return self.stamp[0]
+
+    def may_be(self, key: str) -> bool:
+        """Whether this is what a partition stands for, as far as both say what they are."""
+        return key.startswith(self.key) or self.key.startswith(key)
 
 
 KnownFiles: TypeAlias = Mapping[str, Found]
@@ -90,6 +91,11 @@ class Content:
 class FilesPlace(Protocol):
     """A directory or a prefix. Picklable."""
 
+    @property
+    def settle_seconds(self) -> float:
+        """For how long a file has to be there before its stamp distinguishes it from all that replace it."""
+        ...
+
     def list(self, known: KnownFiles) -> Iterator[Found]:
         """Every file below it now, in no order. Raises LocationError, SourceFailure (a name that is not UTF-8)."""
         ...
@@ -101,12 +107,21 @@ class FilesPlace(Protocol):
         """
         ...
 
+    def opened(self, keys: Sequence[str]) -> Iterator[Any]:
+        """Such a context for each of these, in order; each ends before the next one is asked for."""
+        ...
+
+    def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
+        """Files that were listed, by path, with all that identifies them; without those that are not there any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
     """A directory of this machine, or one that all machines mount at the same path."""
 
     root: str
+    settle_seconds: ClassVar[float] = 0.0
 
     def list(self, known: KnownFiles) -> Iterator[Found]:
         waiting = [""]
@@ -145,78 +160,11 @@ class LocalPlace:
         finally:
             content.release()
 
+    def opened(self, keys: Sequence[str]) -> Iterator[Any]:
+        return map(self.open, keys)
 
-@dataclass(frozen=True, slots=True)
-class S3Place:
-    """A prefix in S3 or in what speaks its protocol. Credentials come from the environment, as AWS tools take them.
-
-    An object is identified by its size and the second it was written in.
-    """
-
-    root: str
-    endpoint: str | None = None
-    region: str | None = None
-
-    def list(self, known: KnownFiles) -> Iterator[Found]:
-        selector = pa.fs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        try:
-            listed = self._store().get_file_info(selector)
-        except OSError as cause:
-            raise LocationError("a prefix cannot be listed", hint="check access", cause=cause) from cause
-        for info in listed:
-            path = info.path[len(self.root) + 1 :]
-            if info.type is pa.fs.FileType.File and not any(map(is_hidden, path.split("/"))):
-                yield _remote(path, info, known)
-
-    @contextmanager
-    def open(self, key: str) -> Iterator[Content]:
-        path = path_of(key)
-        store = self._store()
-        self._check(store, path, key)
-        try:
-            raw = store.open_input_file(f"{self.root}/{path}")
-        except FileNotFoundError as cause:
-            raise gone(path) from cause
-        except OSError as cause:
-            raise LocationError("a file cannot be opened now", hint="check access", path=path, cause=cause) from cause
-        content = Content(raw, raw.size())
-        try:
-            yield content
-            self._check(store, path, key)
-        finally:
-            content.release()
-
-    def _check(self, store: Any, path: str, key: str) -> None:
-        try:
-            info = store.get_file_info(f"{self.root}/{path}")
-        except OSError as cause:
-            raise LocationError("a file cannot be looked at now", hint="check access", path=path) from cause
-        if info.type is not pa.fs.FileType.File:
-            raise gone(path)
-        same(_remote(path, info), key)
-
-    def _store(self) -> Any:
-        scheme, _, host = (self.endpoint or "").rpartition("://")
-        options = {"endpoint_override": host, "scheme": scheme or "https"} if self.endpoint else {}
-        if self.region:
-            options["region"] = self.region
-        return pa.fs.S3FileSystem(**options, connect_timeout=10, request_timeout=60)  # type: ignore[arg-type]  # no nulls here
-
-
-def place_of(uri: str) -> FilesPlace:
-    """The place a path, ``file:`` URI or ``s3://bucket/prefix?endpoint=…&region=…`` names. Raises InvalidUri."""
-    parts = urlsplit(uri)
-    if parts.scheme == "s3":
-        query: Mapping[str, str] = dict(parse_qsl(parts.query))
-        if not parts.netloc or set(query) - {"endpoint", "region"}:
-            raise InvalidUri("this names no prefix in S3", hint="s3://bucket/prefix?endpoint=…&region=…", got=uri)
-        root = f"{parts.netloc}/{unquote(parts.path).strip('/')}".rstrip("/")
-        return S3Place(root, query.get("endpoint"), query.get("region"))
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return LocalPlace(unquote(parts.path))
-    if "://" in uri or not uri.strip():
-        raise InvalidUri("files are read from directories and S3", hint="/a/path, file:///a/path or s3://…", got=uri)
-    return LocalPlace(os.path.abspath(uri))
+    def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
+        return {each.path: each for each in found}
 
 
 def is_hidden(name: str) -> bool:
@@ -233,27 +181,33 @@ def gone(path: str) -> UpstreamLost:
 
 def same(found: Found, key: str) -> None:
     """Raise SourceFailure unless this is the content the partition stands for."""
-    if found.key != key:
-        raise SourceFailure(
-            "a file changed after it was found",
-            hint="files must be complete when they appear and never change: make a new source",
-            path=found.path,
-        )
+    if not found.may_be(key):
+        raise changed(found.path)
+
+
+def changed(path: str) -> SourceFailure:
+    """What has this path is not what was found there."""
+    return SourceFailure(
+        "a file changed after it was found",
+        hint="files must be complete when they appear and never change: make a new source",
+        path=path,
+    )
 
 
 def _local(path: str, stat: os.stat_result, known: KnownFiles = NOTHING_KNOWN) -> Found:
     if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
         raise SourceFailure("the name of a file is not UTF-8", hint="rename it", path=path.encode(errors="replace"))
-    return _found(path, (stat.st_size, stat.st_mtime_ns, stat.st_ino), known)
+    return found_at(path, (stat.st_size, stat.st_mtime_ns, stat.st_ino), known)
 
 
-def _remote(path: str, info: Any, known: KnownFiles = NOTHING_KNOWN) -> Found:
-    # SUBTLE: a listing may show fractions of the second that a request for one object does not.
-    return _found(path, (info.size, int(info.mtime_ns) // 1_000_000_000), known)
-
-
-def _found(path: str, stamp: tuple[int, ...], known: KnownFiles) -> Found:
+def found_at(path: str, stamp: tuple[int, ...], known: KnownFiles = NOTHING_KNOWN) -> Found:
+    """A file with this stamp, as it is known if it is."""
     kept = known.get(path)
     if kept is not None and kept.stamp == stamp:
         return kept
-    return Found(path, stamp, f"{path}#{hashlib.sha256(repr(stamp).encode()).hexdigest()[:12]}")
+    return Found(path, stamp, f"{path}#{digest(repr(stamp))}")
+
+
+def digest(text: str) -> str:
+    """Twelve hexadecimal digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

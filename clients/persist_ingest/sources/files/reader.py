@@ -24,8 +24,10 @@ from persist.sources import OFFSET_MAX, Point, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields
 from persist_ingest.given import Given
 from persist_ingest.sources.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
-from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet, inferred, row_count
-from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of, place_of
+from persist_ingest.sources.files.footers import inferred, row_count
+from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet
+from persist_ingest.sources.files.objects import check_name, place_of, unnamed
+from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of
 from persist_ingest.sources.options import check_options, columns, listed, number, one_of, required
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
 from persist_ingest.sources.ranges import MessageRange
@@ -54,6 +56,8 @@ _INCLUDED: Final = {
     "row": pa.field("row", pa.int64(), nullable=False),
 }
 _KEYS: Final = pa.string()
+BY_TIME: Final = "time"
+BY_ETAG: Final = "etag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,8 @@ class FilesDefinition:
     header: bool
     delimiter: str
     renames: Renames = AS_THEY_ARE
+    identity: str = BY_TIME
+    """Of objects: sources of earlier releases, which do not say it, know them by size and time."""
 
     def to_json(self) -> dict[str, object]:
         """As ``from_json`` takes it."""
@@ -96,7 +102,7 @@ class FilesDefinition:
         """How the files are read."""
         if self.format == "csv":
             return Csv(fields=self.fields, header=self.header, delimiter=self.delimiter)
-        return JsonLines(self.fields) if self.format == "json" else Parquet(self.fields)
+        return JsonLines(self.fields) if self.format == "json" else Parquet(self.fields, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +127,9 @@ class FilesTask:
         return False
 
     def read(self) -> Iterator[Event]:
-        for piece in self.pieces:
-            with self.place.open(piece.partition) as content:
+        opened = self.place.opened([piece.partition for piece in self.pieces])
+        for piece, opening in zip(self.pieces, opened, strict=True):
+            with opening as content:
                 for block in self.how.blocks(content, path_of(piece.partition), piece.begin, piece.end):
                     if block.bad:
                         bad = [BadRow(piece.partition, *each) for each in block.bad]
@@ -152,13 +159,17 @@ class FilesReader:
     def __init__(self, definition: FilesDefinition) -> None:
         self._definition = definition
         self._schema = definition.schema
-        self._place = place_of(definition.uri)
+        self._place = place_of(definition.uri, by_etag=definition.identity == BY_ETAG)
+        self._settle_seconds = max(definition.settle_seconds, self._place.settle_seconds)
         self._bound: dict[str, str] = {}  # by path, the key it was bound under
+        self._bound_keys: tuple[object, ...] = ()
         self._committed: SourceFrontier | None = None
         self._durable: set[str] = set()  # keys
         self._known: dict[str, Found] = {}  # by path, what was listed last
         self._sizes: dict[str, int] = {}  # by key, of what is not durable
         self._settling: dict[str, float] = {}  # by key, when it was first seen
+        self._identified: dict[str, tuple[Found, Found]] = {}  # by path, as listed and as opened, of what is not bound
+        self._vanished: set[Found] = set()  # listed, and not there
 
     @property
     def kind(self) -> SourceKind:
@@ -174,8 +185,9 @@ class FilesReader:
 
     def probe(self) -> Probe:
         there = list(self._listed())
-        ready = [found for found in there if self._has_settled(found)]
-        unready = {found.key for found in there} - {found.key for found in ready} if self._settling else set()
+        ready = self._all_identified([found for found in there if self._has_settled(found)])
+        paths = {found.path for found in ready} if self._settling else set()
+        unready = {found.key for found in there if found.path not in paths} if self._settling else set()
         self._settling = {key: since for key, since in self._settling.items() if key in unready}
         self._sizes = {found.key: found.size for found in ready}
         high = tuple(Point(key, OFFSET_MAX) for key in self._sizes)
@@ -195,6 +207,9 @@ class FilesReader:
         if self._definition.format == "parquet" and len(weighed) < tasks:
             weighed = [part for piece, size in weighed for part in self._split(piece, size, tasks)]
         return [self._task(group, size) for group, size in _groups(weighed, tasks)]
+
+    def remember(self, frontier: SourceFrontier) -> None:
+        self._bind(frontier)
 
     def adopt(self, export: str, schema: Schema) -> None:
         if self.exports().get(export) != schema:
@@ -249,21 +264,45 @@ class FilesReader:
         for path, found in self._known.items():
             if pattern != "*" and not fnmatch.fnmatchcase(path, pattern):
                 continue
-            if self._bound.get(path, found.key) != found.key:
-                raise _changed(path)
-            if found.key not in self._durable:
+            key = self._bound.get(path)
+            if key is None:
+                check_name(path)
                 yield found
+                continue
+            if not found.may_be(key):
+                raise _changed(path)
+            if key not in self._durable:
+                yield found if found.key == key else Found(path, found.stamp, key)
+
+    def _all_identified(self, ready: Sequence[Found]) -> list[Found]:
+        """With all that says what they are. What is bound does: it is checked when it is opened."""
+        known, bound = self._identified, self._bound
+        fresh = [each for each in ready if each.path not in bound and known.get(each.path, (None,))[0] is not each]
+        named = dict(self._place.identified(fresh)) if fresh else {}
+        for each in fresh:
+            if each.path in named and not each.may_be(named[each.path].key):
+                del named[each.path]  # replaced since it was listed
+            elif each.path not in named and each in self._vanished:
+                raise unnamed(each.path)
+        self._vanished = {each for each in fresh if each.path not in named}
+        self._identified = {each.path: known[each.path] for each in ready if each.path in known}
+        self._identified.update((each.path, (each, named[each.path])) for each in fresh if each.path in named)
+        found = (each if each.path in bound else self._identified.get(each.path, (each, None))[1] for each in ready)
+        return [each for each in found if each is not None]
 
     def _has_settled(self, found: Found) -> bool:
-        if self._definition.settle_seconds == 0 or found.key in self._sizes or found.path in self._bound:
+        if self._settle_seconds == 0 or found.key in self._sizes or found.path in self._bound:
             return True
         now = system().monotonic()
-        return now - self._settling.setdefault(found.key, now) >= self._definition.settle_seconds
+        return now - self._settling.setdefault(found.key, now) >= self._settle_seconds
 
     def _bind(self, frontier: SourceFrontier) -> None:
+        if frontier.keys is self._bound_keys:
+            return
         for key in frontier.keys:
             if self._bound.setdefault(path_of(key), key) != key:
                 raise _changed(path_of(key))
+        self._bound_keys = frontier.keys
 
 
 class FilesType:
@@ -321,6 +360,7 @@ def _defined(given: Given) -> FilesDefinition:
         header=given.flag("header", True),
         delimiter=delimiter,
         renames=Renames.of(given),
+        identity=BY_ETAG,
     )
     return _stored(definition)
 
