@@ -114,10 +114,10 @@ def work(system: System, asked: dict[str, Any]) -> Callable[[], pa.Table | None]
     what = asked["do"]
     if what == "read":
         keys = tuple(asked["keys"]) if "keys" in asked else None
-        return lambda: system.read(asked.get("columns"), keys)  # type: ignore[arg-type]  # a pair, as it was given
+        return lambda: system.read(asked.get("columns"), keys)
     rows = pq.read_table(asked["rows"])
     given = rows.select([KEY]) if what == "delete" else rows
-    return lambda: getattr(system, what)(given)  # type: ignore[no-any-return]  # of a class by its name
+    return lambda: getattr(system, what)(given)
 
 
 def main(request: dict[str, Any]) -> None:

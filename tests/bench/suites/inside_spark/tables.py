@@ -1,4 +1,4 @@
-"""P8B: Spark reads a shard of fifteen columns, beside Arrow batches that lie in memory and beside its own Parquet files.
+"""P8B: Spark reads a shard of fifteen columns, beside Arrow batches in memory and beside its own Parquet files.
 
 Those are written beside it, too.
 """
