@@ -2,7 +2,7 @@
 
 Of a large table Spark is first shown the columns that the condition is about, and the first key column, as they were
 written: runs are not merged for that. Whole rows are then read of the keys that are left, and it looks at these again.
-Source: spark.md section 2.5.
+Source: spark.md section 0 fact 4.
 """
 
 from dataclasses import replace
