@@ -35,12 +35,13 @@ SUITES: dict[str, tuple[str, ...]] = {
     "inside_spark.batch": ("P8",),
     "inside_spark.tables": ("P8B",),
     "inside_spark.changes": ("P8C",),
-    "inside_spark.lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7"),
+    "inside_spark.lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8"),
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
     "catalog": ("P14",),
     "size": ("S1", "S2", "S3", "S4", "S5"),
     "sql": ("P15",),
+    "tables": ("P17",),
     "commands": ("U",),
 }
 

@@ -35,6 +35,7 @@ GOALS: tuple[Goal, ...] = (
     Goal("memory of bulk append and of a streamed read", {"P6": ("peak memory",)}),
     Goal("overwrite by 100 rows of 2 M", {"P8C": ("overwrite",)}),
     Goal("MERGE of 100,000 into 5 M", {"P8C": ("MERGE of 100,000 rows into 5,000,000 x 6 by key",)}),
+    Goal("UPDATE and DELETE of few rows, and merges at once", {"P8C": ("UPDATE of", "DELETE of", "4 MERGEs at once")}),
     Goal("append of 100 rows through Blob", {"P1": ("append 100 rows",)}),
     Goal("append of 100 rows inline", {"P2": ("append 100 rows", "S3 requests")}),
     Goal("one shard, 64 in flight", {"P3": ("appends/s, ",)}),
@@ -52,6 +53,7 @@ GOALS: tuple[Goal, ...] = (
     Goal("slope over many appends", {"P1": ("append p50: last fifth",)}),
     Goal("PostgreSQL's pipeline", {"P13": ("changes ingested", "99 %")}),
     Goal("SQL as of a time", {"P15": ("q1 ", "q6 ", "q12 ")}),
+    Goal("tables in Python beside deltalake", {"P17": ("write", "read", "upsert", "delete")}),
     Goal("cost as a shard or a crowd grows", {"S1": ("",), "S2": ("",), "S3": ("",), "S4": ("",), "S5": ("",)}),
 )
 
@@ -63,7 +65,9 @@ BESIDE: tuple[Goal, ...] = (
     Goal("a micro-batch beside Delta and Iceberg", {"L5": ("a micro-batch",)}),
     Goal("small commits beside Delta and Iceberg", {"L6": ("each of", "read of")}),
     Goal("delete, and reads after it, beside Delta and Iceberg", {"L7": ("delete of", "read with")}),
-    Goal("reads beside Spark's Parquet", {"P8B": ("read of", "DataFrame.count", "PersistTable.count")}),
+    Goal("UPDATE beside Delta and Iceberg", {"L8": ("UPDATE of",)}),
+    Goal("beside Spark's Parquet", {"P8B": ("write of", "read of", "DataFrame.count", "PersistTable.count")}),
+    Goal("tables in Python beside pyiceberg", {"P17": ("write", "read", "upsert", "delete")}),
 )
 """What is measured without a limit, for those who choose between them."""
 

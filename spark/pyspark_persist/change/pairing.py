@@ -22,10 +22,9 @@ from pyspark.sql import types as st
 
 from persist import InvalidArgument
 from persist.arrow import ArrowArray, ArrowField, Numbers
-from pyspark_persist.change.among import among
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
 from pyspark_persist.change.source import ChangeSource, bytes_of, table_of
-from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Reach, counter_of
+from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Keys, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
 from pyspark_persist.read.splitting import pieces
@@ -284,13 +283,11 @@ class Pair:
         if self.split is None:
             return
         try:
-            wanted = among(self.first, keys, self.schema)
+            split = Keys(column=self.first, values=keys, schema=self.schema).of(self.split)
         except InvalidArgument:  # the column holds them otherwise: all that is there is looked at
-            yield from self.split.read(columns=list(self.view.needed))
-            return
-        if wanted is not None:
-            reading = self.split.reading.narrowed(where=wanted)
-            yield from replace(self.split, reading=reading).read(columns=list(self.view.needed))
+            split = self.split
+        if split is not None:
+            yield from split.read(columns=list(self.view.needed))
 
 
 def _array(table: pa.Table, place: int) -> ArrowArray:

@@ -7,15 +7,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from persist import InvalidArgument
-from pyspark_persist.change.expressions import (
-    Condition,
-    Values,
-    assigned,
-    cast,
-    check_conditions,
-    condition,
-    understood,
-)
+from pyspark_persist.change.choosing import chosen
+from pyspark_persist.change.expressions import Condition, Values, assigned, cast, condition, understood
 from pyspark_persist.change.running import Compute, Made
 from pyspark_persist.change.target import COUNT, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, STRAY, UPDATE, new, old
@@ -33,7 +26,8 @@ def deletion(where: Condition) -> Compute:
         about = about_where(where, reach.schema)
         base = reach.contents(about)
         with understood(base.names):
-            return Made(base=base, frame=_taken(base, _chosen(base, where)), about=lambda: about)
+            found = chosen(reach, base, where)
+            return Made(base=found, frame=_taken(found), about=lambda: about)
 
     return compute
 
@@ -45,11 +39,11 @@ def update(values: Values, where: Condition) -> Compute:
         about = about_where(where, reach.schema)
         base = reach.contents(about)
         with understood(base.names):
-            chosen = _chosen(base, where)
-            given = cast(chosen, assigned(values, base.names), base.types)
+            found = chosen(reach, base, where)
+            given = cast(found.rows, assigned(values, base.names), base.types)
             after = [given.get(name, quoted(name)).alias(new(place)) for place, name in enumerate(base.names)]
             return Made(
-                base=base, frame=chosen.select(*_marks(UPDATE), *before(base.names), *after), about=lambda: about
+                base=found, frame=found.rows.select(*_marks(UPDATE), *before(base.names), *after), about=lambda: about
             )
 
     return compute
@@ -67,7 +61,7 @@ def overwriting(df: "DataFrame", where: Condition) -> Compute:
                 "an overwrite gives rows, all at one time: they cannot carry _ts or _diff", hint="drop the column"
             )
         with understood(base.names):
-            wanted = _chosen(base, where)
+            there = chosen(reach, base, where)
             sources = zip(columns.sources, base.names, base.kinds, strict=True)
             given = df.select(
                 *[
@@ -78,8 +72,8 @@ def overwriting(df: "DataFrame", where: Condition) -> Compute:
             kind = sf.when(condition(where), INSERT).otherwise(STRAY)
             after = [quoted(name).alias(new(place)) for place, name in enumerate(base.names)]
             added = given.select(kind.alias(KIND), sf.lit(1).cast("long").alias(COUNT), *after)
-            frame = _taken(base, wanted).unionByName(added, allowMissingColumns=True)
-            return Made(base=base, frame=frame, about=lambda: about)
+            frame = _taken(there).unionByName(added, allowMissingColumns=True)
+            return Made(base=there, frame=frame, about=lambda: about)
 
     return compute
 
@@ -89,7 +83,7 @@ def restoration(as_of: int) -> Compute:
 
     def compute(reach: Reach) -> Made:
         base = reach.later(as_of)
-        return Made(base=base, frame=_taken(base, base.rows))
+        return Made(base=base, frame=_taken(base))
 
     return compute
 
@@ -105,14 +99,8 @@ def before(names: Sequence[str], side: str = "") -> list[Column]:
     return [quoted(name, side).alias(old(place)) for place, name in enumerate(names)]
 
 
-def _chosen(base: Base, where: Condition) -> "DataFrame":
-    wanted = condition(where)
-    check_conditions(base.rows, [wanted])
-    return base.rows if where is None else base.rows.where(wanted)
-
-
-def _taken(base: Base, rows: "DataFrame") -> "DataFrame":
-    return rows.select(*_marks(DELETE), *before(base.names))
+def _taken(base: Base) -> "DataFrame":
+    return base.rows.select(*_marks(DELETE), *before(base.names))
 
 
 def _marks(kind: int) -> list[Column]:

@@ -4,8 +4,8 @@ The driver's own reader keeps the parts for as long as the change takes, however
 Source: spark.md section 2; architecture.md section 7.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +14,9 @@ from pyspark.sql import types as st
 
 import persist
 from persist import InvalidBounds, NotReadable
+from persist.arrow import ArrowArray
 from persist_ingest.location import Target
+from pyspark_persist.change.among import among
 from pyspark_persist.change.touching import ANYTHING, About
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, shown_fields
 from pyspark_persist.options.options import DIFFS, ReadOptions
@@ -36,6 +38,9 @@ ROW: Final = TIME_COLUMN
 ROW_BITS: Final = 40
 """Rows are numbered within their task below this."""
 
+RUNS_APART: Final = 8
+"""Runs whose updates are read one after the other; those of others, which are smaller, are merged."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
@@ -43,12 +48,14 @@ class Base:
 
     ``rows``: the columns under Spark's names, COUNT and ROW. ``names``, ``kinds``: those columns, key before val.
     ``counter``: how many rows tasks have read so far, or 0 of nothing; None where Spark cannot say (Connect).
+    ``task``: what reads them; None of nothing.
     """
 
     rows: "DataFrame"
     names: tuple[str, ...]
     kinds: tuple[st.DataType, ...]
     counter: "Accumulator[int] | int | None"
+    task: "SplitsRead | None" = None
 
     @property
     def read(self) -> int | None:
@@ -89,8 +96,16 @@ class Reach:
     @property
     def view(self) -> View:
         """How tasks show rows: those columns, and COUNT."""
-        shown = st.StructType([*self._columns.fields, st.StructField(COUNT, st.LongType())])
+        return self.view_of(self._columns)
+
+    def view_of(self, columns: st.StructType) -> View:
+        """How tasks show rows: some columns, and COUNT."""
+        shown = st.StructType([*columns.fields, st.StructField(COUNT, st.LongType())])
         return view_of(ReadOptions(target=self.target, shape=DIFFS), self.schema, shown, streaming=False)
+
+    def columns_of(self, names: Collection[str]) -> st.StructType:
+        """The columns of these names, in the table's order."""
+        return st.StructType([field for field in self._columns.fields if field.name in names])
 
     def snapshot(self) -> "persist.Snapshot | None":
         """What there is before ``upper``; None of nothing. Raises LocationError."""
@@ -103,12 +118,12 @@ class Reach:
         """What there is before ``upper`` of those rows, each distinct one once. Raises LocationError."""
         snapshot = self.snapshot()
         if snapshot is None:
-            return self._base([], None, about)
-        return self._base(self._splits(snapshot, about.where), self.upper - 1, about)
+            return self._base(None)
+        return self._base(self._task(self._splits(snapshot, about.where), self.upper - 1, about))
 
     def later(self, after: int) -> Base:
         """The updates later than that time, each as often as it was made. Raises as ``updates``."""
-        return self._base(self._splits(self.updates(after, option="asOf"), ()), None, ANYTHING)
+        return self._base(self._task(self._splits(self.updates(after, option="asOf"), ()), None, ANYTHING))
 
     def updates(self, after: int, *, option: str) -> "persist.Diffs":
         """The updates later than a time that was given as ``option``. Raises InvalidBounds, NotReadable."""
@@ -133,17 +148,25 @@ class Reach:
     def _splits(self, read: "persist.Snapshot | persist.Diffs", where: Where) -> "list[persist.Split]":
         return read.splits(pieces(self.spark, read.encoded_bytes), where=list(where)) if read.rows else []
 
-    def _base(self, splits: "list[persist.Split]", as_of: int | None, about: About) -> Base:
-        fields = [*self._columns.fields, st.StructField(COUNT, st.LongType()), st.StructField(ROW, st.LongType())]
-        made = st.StructType(fields)
-        counter: Accumulator[int] | int | None = 0
-        if splits:
-            counter = counter_of(self.spark)
-            numbers = self.spark.range(0, len(splits), 1, numPartitions=len(splits))
-            rows = numbers.mapInArrow(_SplitsRead(splits, self.view, as_of, about, counter), made)
-        else:
-            rows = self.spark.createDataFrame([], made)
-        return Base(rows=rows, names=self.names, kinds=self.kinds, counter=counter)
+    def with_keys(self, base: Base, keys: "Keys") -> Base:
+        """The rows of ``base`` that have one of these keys."""
+        assert base.task is not None, "there is nothing to be read"
+        return self._base(replace(base.task, keys=keys) if len(keys.values) else None)
+
+    def _task(self, splits: "list[persist.Split]", as_of: int | None, about: About) -> "SplitsRead | None":
+        if not splits:
+            return None
+        counter = counter_of(self.spark)
+        return SplitsRead(splits=splits, view=self.view, as_of=as_of, about=about, counter=counter)
+
+    def _base(self, task: "SplitsRead | None") -> Base:
+        names, kinds = self.names, self.kinds
+        if task is None:
+            fields = [*self._columns.fields, *(st.StructField(name, st.LongType()) for name in (COUNT, ROW))]
+            rows = self.spark.createDataFrame([], st.StructType(fields))
+            return Base(rows=rows, names=names, kinds=kinds, counter=0)
+        rows = task.frame(self.spark, self._columns)
+        return Base(rows=rows, names=names, kinds=kinds, counter=task.counter, task=task)
 
 
 def counter_of(spark: "SparkSession") -> "Accumulator[int] | None":
@@ -152,22 +175,49 @@ def counter_of(spark: "SparkSession") -> "Accumulator[int] | None":
     return None if context is None else context.accumulator(0)
 
 
-class _SplitsRead:
-    """What executors run: splits by number in, their rows out, each with its number within the read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Values of a column of the shard, of this schema: what is read of splits is the rows that have one of them."""
 
-    def __init__(
-        self,
-        splits: "list[persist.Split]",
-        view: View,
-        as_of: int | None,
-        about: About,
-        counter: "Accumulator[int] | None",
-    ) -> None:
-        self._splits = splits
-        self._view = view
-        self._as_of = as_of
-        self._about = about
-        self._counter = counter
+    column: str
+    values: ArrowArray
+    schema: "persist.Schema"
+
+    def of(self, split: "persist.Split") -> "persist.Split | None":
+        """The split without other rows; None: it has none of these.
+
+        Raises InvalidArgument: they cannot be values of the column.
+        """
+        wanted = among(self.column, self.values, self.schema)
+        return None if wanted is None else replace(split, reading=split.reading.narrowed(where=wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsRead:
+    """What executors run: splits by number in, their rows out, each with its number within the read.
+
+    ``keys``: rows that have one of these alone. ``as_updates``: in place of rows the updates that made them, at least
+    one of each row that is there, and others: nothing is merged for that.
+    """
+
+    splits: "list[persist.Split]"
+    view: View
+    as_of: int | None
+    about: About
+    counter: "Accumulator[int] | None"
+    keys: Keys | None = None
+    as_updates: bool = False
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of the parts that are read."""
+        return sum(split.encoded_bytes for split in self.splits)
+
+    def frame(self, spark: "SparkSession", columns: st.StructType) -> "DataFrame":
+        """Its rows: those columns, COUNT and ROW. A task for each split."""
+        fields = [*columns.fields, *(st.StructField(name, st.LongType()) for name in (COUNT, ROW))]
+        numbers = spark.range(0, len(self.splits), 1, numPartitions=len(self.splits))
+        return numbers.mapInArrow(self, st.StructType(fields))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -177,10 +227,24 @@ class _SplitsRead:
 
     def _numbered(self, number: int) -> Iterator[pa.RecordBatch]:
         first = number << ROW_BITS
-        source = map(self._about.rows, self._splits[number].read(columns=list(self._view.needed)))
-        for batch in self._view.batches(source, as_of=self._as_of):
-            if self._counter is not None:
-                self._counter.add(batch.num_rows)
+        source = map(self.about.rows, self._batches(self.splits[number]))
+        for batch in self.view.batches(source, as_of=self.as_of):
+            if self.counter is not None:
+                self.counter.add(batch.num_rows)
             rows = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
             first += batch.num_rows
             yield batch.append_column(pa.field(ROW, pa.int64()), rows)
+
+    def _batches(self, whole: "persist.Split") -> Iterator[pa.RecordBatch]:
+        split = whole if self.keys is None else self.keys.of(whole)
+        if split is None:
+            return
+        for piece in _apart(split) if self.as_updates else [split]:
+            yield from piece.read(columns=list(self.view.needed))
+
+
+def _apart(split: "persist.Split") -> "list[persist.Split]":
+    """The updates of its runs, at their own times: of the largest runs each by itself."""
+    runs = sorted(split.reading.runs, key=lambda run: -sum(part.rows for part in run.parts))
+    pieces = [(run,) for run in runs[:RUNS_APART]] + ([tuple(runs[RUNS_APART:])] if len(runs) > RUNS_APART else [])
+    return [replace(split, reading=replace(split.reading, runs=piece, times=True, since=0)) for piece in pieces]

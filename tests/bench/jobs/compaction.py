@@ -76,8 +76,15 @@ async def _persist(request: dict[str, Any]) -> dict[str, Any]:
     with Peak() as peak:
         done = await compactor.compact(shard, compactor.new_owner(), whole=True)
     await shards.close()
-    assert done is not None
-    return {"seconds": peak.seconds, "peak_mb": peak.mb, "rows": done.rows_after, "applied": done.applied}
+    if done is None:
+        return {"seconds": peak.seconds, "peak_mb": peak.mb, "rows": None, "applied": False, "is_one_run": True}
+    return {
+        "seconds": peak.seconds,
+        "peak_mb": peak.mb,
+        "rows": done.rows_after,
+        "applied": done.applied,
+        "is_one_run": False,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a merge costs without Spark: `python -m bench.jobs.merging REQUEST`, then a line for each merge.
+"""What changes of a table cost without Spark: `python -m bench.jobs.merging REQUEST`, then a line for each.
 
 The floor reads the keys of the table, finds those of the changes among them, and writes the changes with one retraction
 for each key that was found; nothing less is a merge that keeps history. The peer is deltalake's own.
@@ -6,7 +6,9 @@ for each key that was found; nothing less is a merge that keeps history. The pee
 
 import json
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 KEY = "id"
+AGAIN_MAX = 20
+"""How often a merge that another one was faster than is computed."""
 
 
 class Floor:
@@ -49,12 +53,78 @@ class Peer:
     def __init__(self, place: Path, table: Path) -> None:
         from deltalake import DeltaTable, write_deltalake
 
-        write_deltalake(str(place), pq.read_table(table))
-        self._table = DeltaTable(str(place))
+        self._place = str(place)
+        write_deltalake(self._place, pq.read_table(table))
+        self._table = DeltaTable(self._place)
 
     def merge(self, changes: pa.Table) -> None:
         merger = self._table.merge(changes, f"t.{KEY} = s.{KEY}", source_alias="s", target_alias="t")
         merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def update(self, values: dict[str, str], where: str) -> int:
+        """How many rows it changed."""
+        return int(self._table.update(updates=values, predicate=where)["num_updated_rows"])
+
+    def delete(self, where: str) -> int:
+        """How many rows it took away."""
+        return int(self._table.delete(where)["num_deleted_rows"])
+
+    def together(self, sources: Sequence[pa.Table], summed: str) -> dict[str, Any]:
+        """Each source is merged by a writer of its own, all at once: ``summed`` is added to, what is new inserted.
+
+        The answer: how often they were computed, and how many failed for good.
+        """
+        attempts: list[int] = []
+        failed: list[str] = []
+
+        def one(source: pa.Table) -> None:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import CommitFailedError
+
+            for attempt in range(1, AGAIN_MAX + 1):
+                merger = DeltaTable(self._place).merge(source, f"t.{KEY} = s.{KEY}", source_alias="s", target_alias="t")
+                merger.when_matched_update(updates={summed: f"t.{summed} + s.{summed}"}).when_not_matched_insert_all()
+                try:
+                    merger.execute()
+                except CommitFailedError as error:
+                    said = str(error)
+                    continue
+                attempts.append(attempt)
+                return
+            failed.append(said)
+
+        threads = [threading.Thread(target=one, args=(source,)) for source in sources]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return {"attempts": sum(attempts) + AGAIN_MAX * len(failed), "failed": len(failed)}
+
+    def total(self) -> dict[str, int]:
+        """How many rows there are, and what their ids and counts come to."""
+        from deltalake import DeltaTable
+
+        return total(DeltaTable(self._place).to_pyarrow_table(columns=[KEY, "count"]))
+
+
+def total(table: pa.Table) -> dict[str, int]:
+    """Rows by their number, the sum of counts, and that of counts by their ids."""
+    ids, counts = (table.column(name).to_numpy() for name in (KEY, "count"))
+    return {"rows": len(ids), "counts": int(counts.sum()), "mixed": int((ids % 1009 * counts).sum())}
+
+
+def _answer(who: "Floor | Peer", asked: dict[str, Any]) -> dict[str, Any]:
+    """Does one thing; what it took by the clock and of the processor, and what it found."""
+    what = asked.get("what", "merge")
+    given: dict[str, Any] = dict(asked.get("with", {}))
+    if "changes" in asked:
+        given["changes"] = pq.read_table(asked["changes"])
+    if "sources" in given:
+        given["sources"] = [pq.read_table(source) for source in given["sources"]]
+    began, cpu = time.perf_counter(), time.process_time()
+    found = getattr(who, what)(**given)
+    spent = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
+    return spent if found is None else {**spent, "found": found}
 
 
 def main(request: dict[str, Any]) -> None:
@@ -64,11 +134,7 @@ def main(request: dict[str, Any]) -> None:
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        changes = pq.read_table(asked["changes"])
-        began, cpu = time.perf_counter(), time.process_time()
-        who[asked["do"]].merge(changes)
-        told = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
-        print(json.dumps(told), flush=True)
+        print(json.dumps(_answer(who[asked["do"]], asked)), flush=True)
 
 
 if __name__ == "__main__":

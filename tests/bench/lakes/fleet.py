@@ -70,6 +70,9 @@ class Laps:
             self._laps.setdefault((name, peer.name), []).append(found[peer.name])
         return found
 
+    def of(self, name: str, system: str) -> list[Lap]:
+        return self._laps[name, system]
+
     def seconds(self, name: str, system: str) -> list[float]:
         return [lap.seconds for lap in self._laps[name, system]]
 

@@ -4,16 +4,20 @@ Says when its session is there, then does what each line asks, and says how long
 there are no more lines. Needs PySpark and the standard library.
 """
 
+import contextlib
+import ctypes
 import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.lakes.systems import KEY, SYSTEMS, System
 
 SMALL_ROWS = 100
+_SET_CHILD_SUBREAPER = 36
 
 
 class Program:
@@ -49,9 +53,31 @@ class Program:
         """Changes of a Parquet file."""
         self.system.merge(table, self.spark.read.parquet(source), on)
 
+    def merge_together(self, *, table: str, sources: list[str], summed: str) -> dict[str, Any]:
+        """Changes of several files, each by a writer of its own, at once: ``summed`` is added to, what is new inserted.
+
+        The answer: how often merges were computed, and how many failed for good.
+        """
+        frames = [self.spark.read.parquet(source) for source in sources]
+        with ThreadPoolExecutor(len(frames)) as pool:
+            working = [pool.submit(self.system.add, table, frame, summed) for frame in frames]
+        failed = [error for each in working if (error := each.exception()) is not None]
+        attempts = sum(each.result() for each in working if each.exception() is None)
+        return {"attempts": attempts, "failed": len(failed), "why": [str(error)[:200] for error in failed]}
+
+    def update(self, *, table: str, values: dict[str, str], where: str) -> None:
+        """Other values in rows that meet a condition."""
+        self.system.update(table, values, where)
+
     def delete(self, *, table: str, where: str) -> None:
         """Rows that meet a condition."""
         self.system.delete(table, where)
+
+    def total(self, *, table: str) -> dict[str, Any]:
+        """How many rows of six columns there are, and what their ids and counts come to."""
+        sums = ("count(*)", "sum(count)", "sum(id % 1009 * count)")
+        [row] = self.system.read(table, ("id", "count")).selectExpr(*sums).collect()
+        return dict(zip(("rows", "counts", "mixed"), row, strict=True))
 
     def commits(self, *, table: str, count: int, first: int) -> None:
         """Small commits one after the other."""
@@ -77,7 +103,14 @@ class Program:
         return {"rows": row[0], "digest": str(row[1])}
 
 
+def keep_orphans() -> None:
+    """Leave what outlives its parent below this process: workers' CPU counts when their daemon is gone."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def main(request: dict[str, Any]) -> None:
+    keep_orphans()
     scratch = Path(request["scratch"])
     system = SYSTEMS[request["system"]](scratch / "tables", request["jars"])
     program = Program(system, session(system, scratch), scratch)

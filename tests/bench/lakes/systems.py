@@ -50,6 +50,14 @@ class System:
         """Rows by a column: changed where they are there, added where not."""
         raise NotImplementedError
 
+    def add(self, table: str, source: Any, summed: str) -> int:
+        """Rows by ``KEY``: one column added to where they are there, added where not. How often it was computed."""
+        raise NotImplementedError
+
+    def update(self, table: str, values: dict[str, str], where: str) -> None:
+        """Other values in rows that meet a condition, without writing the others anew if it can."""
+        raise NotImplementedError
+
     def delete(self, table: str, where: str) -> None:
         """Rows that meet a condition, without writing the others anew if it can."""
         raise NotImplementedError
@@ -71,6 +79,10 @@ class System:
             f"MERGE INTO {table} AS t USING changes AS s ON t.{on} = s.{on} "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
+
+    def _updated(self, table: str, values: dict[str, str], where: str) -> None:
+        given = ", ".join(f"{name} = {value}" for name, value in values.items())
+        self.spark.sql(f"UPDATE {table} SET {given} WHERE {where}")
 
 
 class Persist(System):
@@ -100,6 +112,15 @@ class Persist(System):
 
     def merge(self, table: str, source: Any, on: str = KEY) -> None:
         self.table(table).merge(source, on).whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def add(self, table: str, source: Any, summed: str) -> int:
+        merge = (
+            self.table(table).merge(source, KEY).whenMatchedUpdate(set={summed: f"target.{summed} + source.{summed}"})
+        )
+        return int(merge.whenNotMatchedInsertAll().execute().attempts)
+
+    def update(self, table: str, values: dict[str, str], where: str) -> None:
+        self.table(table).update(values, where)
 
     def delete(self, table: str, where: str) -> None:
         self.table(table).delete(where)
@@ -145,6 +166,9 @@ class Delta(System):
 
     def merge(self, table: str, source: Any, on: str = KEY) -> None:
         self._merged(f"delta.`{self._path(table)}`", source, on)
+
+    def update(self, table: str, values: dict[str, str], where: str) -> None:
+        self._updated(f"delta.`{self._path(table)}`", values, where)
 
     def delete(self, table: str, where: str) -> None:
         self.spark.sql(f"DELETE FROM delta.`{self._path(table)}` WHERE {where}")
@@ -195,6 +219,9 @@ class Iceberg(System):
 
     def merge(self, table: str, source: Any, on: str = KEY) -> None:
         self._merged(self._name(table), source, on)
+
+    def update(self, table: str, values: dict[str, str], where: str) -> None:
+        self._updated(self._name(table), values, where)
 
     def delete(self, table: str, where: str) -> None:
         self.spark.sql(f"DELETE FROM {self._name(table)} WHERE {where}")

@@ -1,4 +1,4 @@
-"""L1 to L7: the same tables in persist, Delta and Iceberg inside Spark, each on the newest PySpark it supports.
+"""L1 to L8: the same tables in persist, Delta and Iceberg inside Spark, each on the newest PySpark it supports.
 
 Files of one machine, two cores, the same Parquet files as input, ordered by id, which is best for who does not sort by
 itself. Deletions leave vectors in Delta and Iceberg. Wall time and CPU of all processes, JVM and Python.
@@ -27,7 +27,7 @@ async def run(stage: Stage, plan: Plan, outcome: Outcome) -> None:
     with fleet(plan, outcome, "L", (OURS, *OTHERS)) as (laps, folder):
         parts: tuple[tuple[tuple[str, ...], Callable[[], None]], ...] = (
             (("L1", "L2", "L3", "L7"), lambda: _wide(plan, outcome, laps, folder)),
-            (("L4",), lambda: _merges(plan, outcome, laps, folder)),
+            (("L4", "L8"), lambda: _merges(plan, outcome, laps, folder)),
             (("L6",), lambda: _small(plan, outcome, laps)),
             (("L5",), lambda: _streams(plan, outcome, laps)),
         )
@@ -100,6 +100,10 @@ def _merges(plan: Plan, outcome: Outcome, laps: Laps, folder: Path) -> None:
         laps.lap("merge", "merge", table="six", source=str(changes))
     _agree(outcome, "L4", "rows after merges", laps, "six")
     laps.judge(outcome, "L4", "merge", f"MERGE of {few:,} rows into {rows:,} x 6", _against())
+    for number in plan.rounds_of("L8 updates", 60):
+        laps.lap("update", "update", table="six", values={"count": "count + 1"}, where=f"part = {number}")
+    _agree(outcome, "L8", "rows after updates", laps, "six")
+    laps.judge(outcome, "L8", "update", f"UPDATE of 1 in 10,000 of {rows:,} x 6 by a column that is no key", _against())
 
 
 def _small(plan: Plan, outcome: Outcome, laps: Laps) -> None:
