@@ -47,6 +47,8 @@ from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
+from persist_ingest.pipeline.lives.losing import LOST, keep_in_mind
+from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
@@ -55,7 +57,6 @@ from persist_ingest.pipeline.reporting.figures import Figures
 from persist_ingest.pipeline.reporting.recounting import Recount
 from persist_ingest.pipeline.running import PipelineOptions, Runner, Step
 from persist_ingest.pipeline.state import Contents, History, contents_of
-from persist_ingest.pipeline.succeeding import LOST, keep_in_mind, succeed
 from persist_ingest.pipeline.timelines import Decided, check_timeline
 from persist_ingest.pipeline.troubles import Held, check_same_life, running, stall
 from persist_ingest.pipeline.work import Done, ExportPlan, Specs, Work, prepared, time_of, together

@@ -20,7 +20,7 @@ class HistoryLost(UpstreamReplaced):
 
 @runtime_checkable
 class Lags(Protocol):
-    """A SourceReader whose upstream may have less for a while than another server that tells the same history."""
+    """A SourceReader whose upstream may have less for a while than another server that has the same history."""
 
     def lags(self) -> bool:
         """Whether it does: a standby. Raises LocationError."""

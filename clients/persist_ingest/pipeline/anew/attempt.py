@@ -33,11 +33,11 @@ from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, U
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.anew.staging import Staging
+from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.newest.kept import forget
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.succeeding import succeed
 from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.port import (

@@ -14,19 +14,16 @@ import pyarrow as pa
 
 import persist
 from persist import Determinate, PersistError, UpperMismatch
-from persist.sources import REMAP_SCHEMA, SourceKind, UpstreamRegressed, incarnation_of, succession
+from persist.sources import REMAP_SCHEMA, SourceKind, incarnation_of, succession
 from persist_ingest.pipeline.records import Records, Source
-from persist_ingest.pipeline.troubles import Trouble, amend, running, stopped, with_trouble
-from persist_ingest.sources.lives import Follows, HistoryLost, Lags, Successor
-from persist_ingest.sources.port import SourceType, TableAltered, is_apart
+from persist_ingest.pipeline.troubles import Trouble, amend, running, stopped
+from persist_ingest.sources.lives import Follows, Successor
+from persist_ingest.sources.port import TableAltered
 
 _log = logging.getLogger(__name__)
 
 TRIES: Final = 100
 """How often another ingester may bind something just then."""
-
-LOST: Final = (UpstreamRegressed, HistoryLost)
-"""What proves that an upstream lost a part of the history that was read, and cannot be seen any more once it grew."""
 
 
 def succeed(client: "persist.Client", records: Records, source: Source, kind: object, error: PersistError) -> Source:
@@ -96,28 +93,3 @@ def _record(records: Records, source: Source, successor: Successor, incarnation:
         return after
 
     return amend(records, source, place)
-
-
-def keep_in_mind(records: Records, source: Source, kind: SourceType, reader: object, error: PersistError) -> None:
-    """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
-
-    Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the upstream
-    has more than was bound. Raises Determinate, and keeps nothing, where it is a standby that lags.
-    """
-    if isinstance(reader, Lags) and reader.lags():
-        raise Determinate(
-            "the server does not have all of the log yet that another one had",
-            hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
-        ) from error
-    hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
-    trouble = replace(Trouble.of(error), hint=hint)
-
-    def place(now: Source) -> Source:
-        after = now
-        # One that another process put right meanwhile is of a later turn.
-        if now.turn == source.turn and is_apart(kind, now.definition):
-            for export in running(now):
-                after = with_trouble(after, export, trouble)
-        return after
-
-    amend(records, source, place)

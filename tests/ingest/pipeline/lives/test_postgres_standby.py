@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from ingest.pipeline.conftest import contents
-from ingest.standbys import CONFIG, logging, promote, replayed, sql, standby_of, until
+from ingest.pipeline.lives.standbys import CONFIG, logging, promote, replayed, sql, standby_of, until
 
 from persist import Determinate
 from persist.sources import UpstreamLost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ingest.pipeline.conftest import contents
-from ingest.standbys import CONFIG, promote, replayed, sql, standby_of, until
+from ingest.pipeline.lives.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
 from persist import Determinate
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
