@@ -166,6 +166,9 @@ REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = 
     (SchemaMismatch, lambda table, df: table.merge(df.drop("n"), "id").whenMatchedUpdateAll().execute()),
     (SchemaMismatch, lambda table, df: table.merge(df, "id").whenNotMatchedInsert(values={"x": "1"}).execute()),
     (SchemaMismatch, lambda table, df: table.merge(df, "id").whenMatchedUpdate(set={"n": "source.name"}).execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.selectExpr("99 id", "1 ID"), "id").whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.selectExpr("1 id", "1 id"), "id").whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.overwrite(df.selectExpr("*", "1 ID"))),
 ]
 
 
