@@ -8,6 +8,7 @@ from pyspark.sql import functions as sf
 
 from persist import InvalidArgument
 from pyspark_persist.change.expressions import (
+    HIDDEN_COUNT,
     Condition,
     Values,
     assigned,
@@ -116,4 +117,4 @@ def _taken(base: Base, rows: "DataFrame") -> "DataFrame":
 
 
 def _marks(kind: int) -> list[Column]:
-    return [sf.lit(kind).alias(KIND), sf.col(COUNT)]
+    return [sf.lit(kind).alias(KIND), sf.col(HIDDEN_COUNT).alias(COUNT)]

@@ -15,6 +15,7 @@ from pyspark.sql import types as st
 import persist
 from persist import InvalidBounds, NotReadable
 from persist_ingest.location import Target
+from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.touching import ANYTHING, About
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, shown_fields
 from pyspark_persist.options.options import DIFFS, ReadOptions
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT: Final = DIFF_COLUMN
-"""How often a row is there. This name and the next are no column's of any shard."""
+"""How often a row is there, as tasks say it. This name and the next are no column's of any shard."""
 ROW: Final = TIME_COLUMN
 """Which row of the read it is: the same at every attempt of every task."""
 
@@ -41,7 +42,8 @@ ROW_BITS: Final = 40
 class Base:
     """Rows that one attempt at a change begins from.
 
-    ``rows``: the columns under Spark's names, COUNT and ROW. ``names``, ``kinds``: those columns, key before val.
+    ``rows``: the columns under Spark's names, HIDDEN_COUNT and HIDDEN_ROW. ``names``, ``kinds``: those columns, key
+    before val.
     ``counter``: how many rows tasks have read so far, or 0 of nothing; None where Spark cannot say (Connect).
     """
 
@@ -143,6 +145,7 @@ class Reach:
             rows = numbers.mapInArrow(_SplitsRead(splits, self.view, as_of, about, counter), made)
         else:
             rows = self.spark.createDataFrame([], made)
+        rows = rows.toDF(*self.names, HIDDEN_COUNT, HIDDEN_ROW)
         return Base(rows=rows, names=self.names, kinds=self.kinds, counter=counter)
 
 
