@@ -1,7 +1,6 @@
 """Conditions and values as users give them: SQL text, Columns, or plain values; checked before anything runs."""
 
 import contextlib
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -11,6 +10,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from persist import InvalidArgument, SchemaMismatch
+from persist.runtime import system
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, found
 from pyspark_persist.spark_types import fits
 
@@ -22,7 +22,7 @@ Condition: TypeAlias = str | Column | None
 Values: TypeAlias = Mapping[str, object]
 """A value for each column: SQL text, a Column, or a plain value that is no text."""
 
-_APART: Final = uuid.uuid4().hex
+_APART: Final = system().random_bytes(16).hex()
 HIDDEN_COUNT, HIDDEN_ROW, HIDDEN_SOURCE, HIDDEN_ACTION = HIDDEN = tuple(f"_{place}_{_APART}" for place in range(4))
 """What a change adds to the rows that conditions and values are about: how often a row is there, which row of the read
 it is, whether the source has it, and which clause's it is. No text says these names, and no column has them."""
