@@ -12,7 +12,7 @@ from pyspark.sql import types as st
 from persist import InvalidArgument, SchemaMismatch
 from persist.runtime import system
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, found
-from pyspark_persist.spark_types import fits
+from pyspark_persist.spark_types import assignable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +104,7 @@ def assigned(given: Values, names: Sequence[str]) -> dict[str, Column]:
 def cast(frame: "DataFrame", values: Mapping[str, Column], kinds: Mapping[str, st.DataType]) -> dict[str, Column]:
     """The values in the types of their columns. Raises SchemaMismatch where one may be lost."""
     for name, field in zip(values, _resolved(frame, list(values.values())), strict=True):
-        if not isinstance(field.dataType, st.NullType) and not fits(field.dataType, kinds[name]):
+        if not isinstance(field.dataType, st.NullType) and not assignable(field.dataType, kinds[name]):
             raise SchemaMismatch(
                 "the value has another type than the column",
                 hint=f"cast it to {kinds[name].simpleString()}",

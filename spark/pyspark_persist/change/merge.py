@@ -36,6 +36,7 @@ from pyspark_persist.change.target import COUNT, ROW, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, UPDATE, new
 from pyspark_persist.change.touching import ANYTHING, About, about_keys, equated
 from pyspark_persist.naming import find, found, shown_fields
+from pyspark_persist.spark_types import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +210,13 @@ class MergeBuilder:
             return []
         with self._understood(reach):
             self._values(self._clauses[0], reach, self._source.alias(self._sides[1]))
-        return found(self._source.columns, reach.names)
+        taken = found(self._source.columns, reach.names)
+        if not all(
+            fits(self._source.schema[name].dataType, reach.types[mine])
+            for name, mine in zip(taken, reach.names, strict=True)
+        ):
+            return None  # a cast decides
+        return taken
 
     def _by_join(self, reach: Reach) -> Made:
         about = ANYTHING if self._given.rows is None else self._about(reach.schema)

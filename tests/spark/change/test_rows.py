@@ -88,6 +88,29 @@ def test_update_of_every_type_and_of_columns_with_strange_names(made: Callable[.
     assert held.table.toDF().count() == 1
 
 
+def test_value_becomes_a_number_of_its_column_where_none_is_too_large_for_it(made: Callable[..., Held]) -> None:
+    held = made(
+        persist.Schema(key={"id": pa.int64()}, val={"x": pa.float64(), "f": pa.float32(), "d": pa.decimal128(20, 2)})
+    )
+    held.put((1, 0.5, 0.5, decimal.Decimal("0.50")), at=10)
+    held.table.update({"x": 9, "f": "id", "d": "cast(7 as int)"})
+    assert held.rows() == rows_of([(1, 9.0, 1.0, decimal.Decimal(7))])
+    held.table.update({"x": "d * 1.15", "f": "d"})
+    assert held.rows() == rows_of([(1, 8.05, 7.0, decimal.Decimal(7))])
+    before = held.kept()
+    for values in ({"id": "x"}, {"d": "x"}, {"d": "id"}, {"f": "x"}, {"d": "d * 1.15"}, {"x": "'9'"}, {"id": "d"}):
+        with pytest.raises(SchemaMismatch, match="another type") as refused:
+            held.table.update(values)
+        assert refused.value.hint is not None
+        assert "cast it to" in refused.value.hint
+    assert held.kept() == before
+    for on in ("id", "target.id <=> source.id"):
+        source = held.frame((1, 2**53 + 1, 3, 4), (2, 5, 6, 7), columns="id int, x long, f int, d int")
+        held.table.merge(source, on).whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+        assert held.rows() == rows_of([(1, float(2**53), 3.0, decimal.Decimal(4)), (2, 5.0, 6.0, decimal.Decimal(7))])
+        held.table.restore(10)
+
+
 def test_overwrite_puts_rows_in_the_place_of_those_that_are_chosen(held: Held) -> None:
     held.put(*FIRST, at=10)
     done = held.table.overwrite(held.frame((9, 2), (9, 2), (7, 3), columns="N long, Id long"), "id <= 3")
