@@ -51,6 +51,10 @@ _WIDENINGS: Final[Mapping[type[st.DataType], tuple[type[st.DataType], ...]]] = {
     st.IntegerType: (st.LongType,),
     st.FloatType: (st.DoubleType,),
 }
+_DIGITS: Final[Mapping[type[st.DataType], int]] = {
+    st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 19,
+}  # fmt: skip
+"""Decimal digits of the greatest whole number of a type."""
 
 
 def spark_type(kind: pa.DataType, name: str) -> st.DataType:
@@ -136,6 +140,20 @@ def fits(given: st.DataType, wanted: st.DataType) -> bool:
         pairs = zip(given.fields, wanted.fields, strict=False)
         return same_names and all(fits(g.dataType, w.dataType) for g, w in pairs)
     return bool(type(given) is type(wanted)) or type(wanted) in _WIDENINGS.get(type(given), ())
+
+
+def assignable(given: st.DataType, wanted: st.DataType) -> bool:
+    """Values of ``given`` may be stored as ``wanted``: those that fit, and numbers that a cast makes none of too large.
+
+    Beyond ``fits``: whole numbers and decimals as the nearest ``float`` or ``double``, and whole numbers as decimals
+    with room for all of their type. As SQL's store assignment; what that refuses only when it runs is refused here.
+    """
+    digits = _DIGITS.get(type(given))
+    if isinstance(wanted, st.FloatType | st.DoubleType) and (digits or isinstance(given, st.DecimalType)):
+        return True
+    if digits and isinstance(wanted, st.DecimalType):
+        return bool(wanted.precision - wanted.scale >= digits)
+    return fits(given, wanted)
 
 
 def cast_column(column: Column, field: ArrowField) -> Column:

@@ -16,6 +16,10 @@ from pyspark.sql import functions as sf
 
 from persist import InvalidArgument, SchemaMismatch
 from pyspark_persist.change.expressions import (
+    HIDDEN_ACTION,
+    HIDDEN_COUNT,
+    HIDDEN_ROW,
+    HIDDEN_SOURCE,
     Condition,
     Values,
     assigned,
@@ -32,6 +36,7 @@ from pyspark_persist.change.target import COUNT, ROW, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, UPDATE, new
 from pyspark_persist.change.touching import ANYTHING, About, about_keys, equated
 from pyspark_persist.naming import find, found, shown_fields
+from pyspark_persist.spark_types import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,28 +210,37 @@ class MergeBuilder:
             return []
         with self._understood(reach):
             self._values(self._clauses[0], reach, self._source.alias(self._sides[1]))
-        return found(self._source.columns, reach.names)
+        taken = found(self._source.columns, reach.names)
+        if not all(
+            fits(self._source.schema[name].dataType, reach.types[mine])
+            for name, mine in zip(taken, reach.names, strict=True)
+        ):
+            return None  # a cast decides
+        return taken
 
     def _by_join(self, reach: Reach) -> Made:
         about = ANYTHING if self._given.rows is None else self._about(reach.schema)
         base = reach.contents(about)
         target, source = self._sides
-        present, place = _free("_present", self._source.columns), _free("_place", self._source.columns, base.names)
-        given = self._given.definite.withColumn(present, sf.lit(True)).alias(source)
-        rows = base.rows.alias(target)
+        given = self._given.definite.alias(source)
+        given = given.select(*_sided(given.columns, source), sf.lit(True).alias(HIDDEN_SOURCE))
+        marks = [sf.col(name).alias(name) for name in (HIDDEN_COUNT, HIDDEN_ROW)]
+        rows = base.rows.alias(target).select(*_sided(base.names, target), *marks)
         if self._is_large(reach):
             # SUBTLE: to Spark what tasks read is as small as their numbers: it would send all of it to each process.
             rows = rows.hint("merge")
             given = given.hint("broadcast") if self._given.is_small else given
         how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
         with self._understood(reach):
-            joined = rows.join(given, self._matching(base), how)
+            matching = self._matching(base)
+            check_conditions(rows.crossJoin(given), [matching])
+            joined = rows.join(given, matching, how)
         # Rows that are added have no number: those of one task stay together.
-        apart = sf.coalesce(quoted(ROW, target), -1 - sf.spark_partition_id()).alias(place)
-        changed = self._changes(reach, joined, quoted(present, source).isNotNull(), apart)
+        apart = sf.coalesce(sf.col(HIDDEN_ROW), -1 - sf.spark_partition_id()).alias("place")
+        changed = self._changes(reach, joined, sf.col(HIDDEN_SOURCE).isNotNull(), apart)
         once = MATCHED in self._cases
         if once:
-            changed = changed.repartition(place).sortWithinPartitions(ROW)
+            changed = changed.repartition("place").sortWithinPartitions(ROW)
         return Made(base=base, frame=changed, once=once, about=lambda: about)
 
     def _is_large(self, reach: Reach) -> bool:
@@ -241,7 +255,7 @@ class MergeBuilder:
             decided, action = self._decided(reach, joined, there)
             after = self._after(reach, decided, action)
             kinds = sf.element_at(sf.array(*[sf.lit(clause.kind) for clause in self._clauses]), action + 1)
-            marks = [kinds.alias(KIND), quoted(COUNT, target).alias(COUNT), quoted(ROW, target).alias(ROW)]
+            marks = [kinds.alias(KIND), sf.col(HIDDEN_COUNT).alias(COUNT), sf.col(HIDDEN_ROW).alias(ROW)]
             return decided.where(action.isNotNull()).select(*marks, *before(reach.names, target), *after, *more)
 
     def _understood(self, reach: Reach) -> "AbstractContextManager[None]":
@@ -269,16 +283,15 @@ class MergeBuilder:
 
     def _decided(self, reach: Reach, joined: "DataFrame", there: Column) -> "tuple[DataFrame, Column]":
         """Rows of both sides, and which clause's each is, null for none."""
-        here = quoted(ROW, self._sides[0]).isNotNull()
+        here = sf.col(HIDDEN_ROW).isNotNull()
         holds = {MATCHED: here & there, NOT_MATCHED: ~here, NOT_BY_SOURCE: ~there}
         conditions = [condition(clause.when) for clause in self._clauses]
         check_conditions(joined, conditions)
-        action = _free("_action", self._source.columns, reach.names)
         chosen = [
             sf.when(holds[clause.case] & when, place)
             for place, (clause, when) in enumerate(zip(self._clauses, conditions, strict=True))
         ]
-        return joined.withColumn(action, sf.coalesce(*chosen)), sf.col(f"`{action}`")
+        return joined.withColumn(HIDDEN_ACTION, sf.coalesce(*chosen)), sf.col(HIDDEN_ACTION)
 
     def _matching(self, base: Base) -> Column:
         pairs = self._pairs(base.names)
@@ -347,8 +360,6 @@ def _with_rest(pairing: Pairing, made: "Callable[[Pairing], Made]") -> Made:
     return dataclasses.replace(made(pairing), rest=rest)
 
 
-def _free(name: str, *taken: Sequence[str]) -> str:
-    """A name like this one that no column has."""
-    while any(find(names, name) is not None for names in taken):
-        name += "_"
-    return name
+def _sided(names: Sequence[str], side: str) -> list[Column]:
+    """The columns of a side, which still belong to it: what comes beside them does not."""
+    return [quoted(name, side) for name in names]

@@ -22,6 +22,7 @@ from pyspark.sql import types as st
 
 from persist import InvalidArgument
 from persist.arrow import ArrowArray, ArrowField, Numbers
+from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
 from pyspark_persist.change.source import ChangeSource, bytes_of, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Keys, Reach, counter_of
@@ -66,14 +67,15 @@ class Pairing:
         return Base(rows=frame, names=self.reach.names, kinds=self.reach.kinds, counter=self.pair.counter)
 
     def shown(self, columns: Sequence[str], sides: tuple[str, str]) -> "DataFrame":
-        """The pairs as structs named like the sides, the table's with COUNT and ROW. ``columns``: the source's."""
+        """The pairs as structs named like the sides, beside what is HIDDEN. ``columns``: the source's."""
         mine = [st.StructField(f"{_MINE}{place}", kind) for place, kind in enumerate(self.reach.kinds)]
-        mine += [st.StructField(f"{_MINE}{name}", st.LongType()) for name in (COUNT, ROW)]
-        found = self.source.mapInArrow(self.task, st.StructType([*mine, *self.kinds]))
+        marks = [st.StructField(f"{_MINE}{name}", st.LongType()) for name in (COUNT, ROW)]
+        found = self.source.mapInArrow(self.task, st.StructType([*mine, *marks, *self.kinds]))
         target, alias = sides
         return found.select(
-            _struct([field.name for field in mine], [*self.reach.names, COUNT, ROW]).alias(target),
+            _struct([field.name for field in mine], self.reach.names).alias(target),
             _struct(self.kinds.fieldNames(), columns).alias(alias),
+            *[sf.col(mark.name).alias(name) for mark, name in zip(marks, (HIDDEN_COUNT, HIDDEN_ROW), strict=True)],
         )
 
 

@@ -8,7 +8,15 @@ from pyspark.sql import functions as sf
 
 from persist import InvalidArgument
 from pyspark_persist.change.choosing import chosen
-from pyspark_persist.change.expressions import Condition, Values, assigned, cast, condition, understood
+from pyspark_persist.change.expressions import (
+    HIDDEN_COUNT,
+    Condition,
+    Values,
+    assigned,
+    cast,
+    condition,
+    understood,
+)
 from pyspark_persist.change.running import Compute, Made
 from pyspark_persist.change.target import COUNT, Base, Reach
 from pyspark_persist.change.tasks import DELETE, INSERT, KIND, STRAY, UPDATE, new, old
@@ -104,4 +112,4 @@ def _taken(base: Base) -> "DataFrame":
 
 
 def _marks(kind: int) -> list[Column]:
-    return [sf.lit(kind).alias(KIND), sf.col(COUNT)]
+    return [sf.lit(kind).alias(KIND), sf.col(HIDDEN_COUNT).alias(COUNT)]

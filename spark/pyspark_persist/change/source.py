@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from pyspark_persist.naming import check_distinct
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -26,12 +28,16 @@ SMALL_BYTES: Final = 16 << 20
 class ChangeSource:
     """A source. ``frame``: what it was, or what computes it from where executors keep it.
 
-    ``rows``: how many it has, None of one that has not been computed. ``table``: it, if the driver keeps it.
+    ``rows``: how many it has, None of one that has not been computed. ``table``: it, if the driver keeps it. There is
+    none whose columns differ by case alone, so a name means one of them. Raises SchemaMismatch.
     """
 
     frame: "DataFrame"
     rows: int | None = None
     table: pa.Table | None = None
+
+    def __post_init__(self) -> None:
+        check_distinct(self.frame.columns)
 
     def fixed(self, *, small: bool) -> "ChangeSource":
         """It, computed. ``small``: the driver may keep it."""

@@ -17,6 +17,7 @@ from persist import InvalidBounds, NotReadable
 from persist.arrow import ArrowArray
 from persist_ingest.location import Target
 from pyspark_persist.change.among import among
+from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.touching import ANYTHING, About
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, shown_fields
 from pyspark_persist.options.options import DIFFS, ReadOptions
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT: Final = DIFF_COLUMN
-"""How often a row is there. This name and the next are no column's of any shard."""
+"""How often a row is there, as tasks say it. This name and the next are no column's of any shard."""
 ROW: Final = TIME_COLUMN
 """Which row of the read it is: the same at every attempt of every task."""
 
@@ -46,7 +47,8 @@ RUNS_APART: Final = 8
 class Base:
     """Rows that one attempt at a change begins from.
 
-    ``rows``: the columns under Spark's names, COUNT and ROW. ``names``, ``kinds``: those columns, key before val.
+    ``rows``: the columns under Spark's names, HIDDEN_COUNT and HIDDEN_ROW. ``names``, ``kinds``: those columns, key
+    before val.
     ``counter``: how many rows tasks have read so far, or 0 of nothing; None where Spark cannot say (Connect).
     ``task``: what reads them; None of nothing.
     """
@@ -163,9 +165,9 @@ class Reach:
         names, kinds = self.names, self.kinds
         if task is None:
             fields = [*self._columns.fields, *(st.StructField(name, st.LongType()) for name in (COUNT, ROW))]
-            rows = self.spark.createDataFrame([], st.StructType(fields))
+            rows = self.spark.createDataFrame([], st.StructType(fields)).toDF(*names, HIDDEN_COUNT, HIDDEN_ROW)
             return Base(rows=rows, names=names, kinds=kinds, counter=0)
-        rows = task.frame(self.spark, self._columns)
+        rows = task.frame(self.spark, self._columns).toDF(*names, HIDDEN_COUNT, HIDDEN_ROW)
         return Base(rows=rows, names=names, kinds=kinds, counter=task.counter, task=task)
 
 

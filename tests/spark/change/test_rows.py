@@ -88,6 +88,29 @@ def test_update_of_every_type_and_of_columns_with_strange_names(made: Callable[.
     assert held.table.toDF().count() == 1
 
 
+def test_value_becomes_a_number_of_its_column_where_none_is_too_large_for_it(made: Callable[..., Held]) -> None:
+    held = made(
+        persist.Schema(key={"id": pa.int64()}, val={"x": pa.float64(), "f": pa.float32(), "d": pa.decimal128(20, 2)})
+    )
+    held.put((1, 0.5, 0.5, decimal.Decimal("0.50")), at=10)
+    held.table.update({"x": 9, "f": "id", "d": "cast(7 as int)"})
+    assert held.rows() == rows_of([(1, 9.0, 1.0, decimal.Decimal(7))])
+    held.table.update({"x": "d * 1.15", "f": "d"})
+    assert held.rows() == rows_of([(1, 8.05, 7.0, decimal.Decimal(7))])
+    before = held.kept()
+    for values in ({"id": "x"}, {"d": "x"}, {"d": "id"}, {"f": "x"}, {"d": "d * 1.15"}, {"x": "'9'"}, {"id": "d"}):
+        with pytest.raises(SchemaMismatch, match="another type") as refused:
+            held.table.update(values)
+        assert refused.value.hint is not None
+        assert "cast it to" in refused.value.hint
+    assert held.kept() == before
+    for on in ("id", "target.id <=> source.id"):
+        source = held.frame((1, 2**53 + 1, 3, 4), (2, 5, 6, 7), columns="id int, x long, f int, d int")
+        held.table.merge(source, on).whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+        assert held.rows() == rows_of([(1, float(2**53), 3.0, decimal.Decimal(4)), (2, 5.0, 6.0, decimal.Decimal(7))])
+        held.table.restore(10)
+
+
 def test_overwrite_puts_rows_in_the_place_of_those_that_are_chosen(held: Held) -> None:
     held.put(*FIRST, at=10)
     done = held.table.overwrite(held.frame((9, 2), (9, 2), (7, 3), columns="N long, Id long"), "id <= 3")
@@ -129,6 +152,52 @@ def test_restore_makes_it_what_it_was_and_keeps_what_lies_between(held: Held) ->
     assert held.kept() | {"since": 0} == before | {"since": 0}
 
 
+OF_NO_COLUMN: dict[str, Callable[[PersistTable, Any], object]] = {
+    "delete": lambda table, df: table.delete("_ts < 1500"),
+    "delete by a Column": lambda table, df: table.delete(sf.col("_DIFF") == 1),
+    "update": lambda table, df: table.update({"n": "`_ts`"}),
+    "overwrite": lambda table, df: table.overwrite(df, "_diff = 1"),
+    "merge, a value": lambda table, df: table.merge(df, "id").whenMatchedUpdate(set={"n": "target._ts"}).execute(),
+    "merge, a condition": lambda table, df: table.merge(df, "id").whenMatchedDelete("target._diff = 1").execute(),
+    "merge, no side": lambda table, df: table.merge(df, "id").whenMatchedDelete("_ts = 1").execute(),
+    "merge, a match": lambda table, df: table.merge(df, "target._ts = source.id").whenMatchedDelete().execute(),
+}
+
+
+@pytest.mark.parametrize("kind", OF_NO_COLUMN)
+def test_times_and_counts_are_no_columns_of_a_change(held: Held, kind: str) -> None:
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    with pytest.raises(InvalidArgument, match="times and counts are summed before it is applied") as refused:
+        OF_NO_COLUMN[kind](held.table, held.frame((1, "x", 1)))
+    assert refused.value.hint is not None
+    assert "name, n" in refused.value.hint.replace("target.", "")
+    assert held.kept() == before
+
+
+def test_star_that_would_take_in_more_than_the_columns_is_refused_and_that_of_a_side_is_the_side(held: Held) -> None:
+    held.put(*FIRST, at=10)
+    before = held.kept()
+    for change in (
+        lambda: held.table.delete("hash(*) = 1"),
+        lambda: held.table.update({"n": sf.xxhash64(sf.col("*"))}),
+        lambda: held.table.merge(held.frame((1, "x", 1)), "id").whenMatchedDelete("hash(*) = 1").execute(),
+        lambda: held.table.delete("nope = 1"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            change()
+        assert "_0_" not in str(refused.value)
+    assert held.kept() == before
+    source = held.frame((1, 9, 5, 7), columns="id long, _ts long, _present long, _action long")
+    [whole] = held.frame((1, "a", 1)).selectExpr("xxhash64(*) as h").collect()
+    [theirs] = source.selectExpr("xxhash64(*) + _ts as h").collect()
+    for on in ("id", "target.id <=> source.id"):
+        values = {"n": "xxhash64(target.*)", "name": "cast(xxhash64(source.*) + source._ts as string)"}
+        held.table.merge(source, on).whenMatchedUpdate("_present = 5 and _action = 7", set=values).execute()
+        assert held.rows() == changed(rows_of(FIRST), lambda row: (1, str(theirs.h), whole.h) if row[0] == 1 else row)
+        held.table.restore(10)
+
+
 REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = [
     (InvalidArgument, lambda table, df: table.delete("nope = 1")),
     (InvalidArgument, lambda table, df: table.delete("id >")),
@@ -166,6 +235,9 @@ REFUSED: list[tuple[type[UsageError], Callable[[PersistTable, Any], object]]] = 
     (SchemaMismatch, lambda table, df: table.merge(df.drop("n"), "id").whenMatchedUpdateAll().execute()),
     (SchemaMismatch, lambda table, df: table.merge(df, "id").whenNotMatchedInsert(values={"x": "1"}).execute()),
     (SchemaMismatch, lambda table, df: table.merge(df, "id").whenMatchedUpdate(set={"n": "source.name"}).execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.selectExpr("99 id", "1 ID"), "id").whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.merge(df.selectExpr("1 id", "1 id"), "id").whenMatchedDelete().execute()),
+    (SchemaMismatch, lambda table, df: table.overwrite(df.selectExpr("*", "1 ID"))),
 ]
 
 
