@@ -51,8 +51,9 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
     assert wrong.code == 2
     assert "public.bad" in wrong.err
-    altered = persist("source", "alter", "shop", "-o", "onAltered=resnapshot", *here)
+    altered = persist("source", "alter", "shop", "-o", "onaltered=resnapshot", *here)
     assert altered.code == 0, altered.err
+    assert "shop has onAltered=resnapshot" in altered.err
     (listed,) = persist("source", "list", "--json", *here).json["sources"]
     assert listed["definition"]["takes_over"] is True
     assert "tables" not in listed["definition"], "what it keeps of their forms is its own"

@@ -218,3 +218,20 @@ def test_an_ingester_that_was_killed_is_not_shown_as_running() -> None:
     assert heard(said, 1_029_000) == "running"
     assert heard(said, 1_090_500) == "silent for 90 s"
     assert heard({**said, "state": "stopped"}, 9_000_000) == "stopped"
+
+
+@pytest.mark.parametrize("folder", ["/proc/x", "/dev/null", "/dev/null/x"])
+def test_a_state_folder_that_can_never_be_is_refused_at_once(
+    persist: Persist, here: tuple[str, str], made: Any, folder: str
+) -> None:
+    ran = persist("source", "run", "bank", "--steps", 1, "--no-spark", "--state-dir", folder, *here)
+    assert (ran.code, "--state-dir" in ran.err, "waiting" in ran.err) == (2, True, False)
+    create = ("create", "two", *LOADGEN, "--no-spark", "--state-dir", folder)
+    assert persist("source", *create, *here).code == 2
+    assert [each["name"] for each in persist("source", "list", "--json", *here).json["sources"]] == ["bank"]
+
+
+def test_a_place_without_a_location_is_said_once(persist: Persist, tmp_path: Path) -> None:
+    ran = persist("source", "run", "bank", "--no-spark", "--location", tmp_path / "dta")
+    assert ran.code == 2
+    assert ran.err.count("no persist location") == 1

@@ -18,7 +18,9 @@ from persist_cli.options import Invocation, LocationTarget
 from persist_cli.source.screen import is_wrong, print_overview, print_status, shown, status_json
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_list, print_table, progress
 from persist_ingest.items import item_names
+from persist_ingest.pipeline.altering import alterable
 from persist_ingest.pipeline.anew.again import check_export
+from persist_ingest.pipeline.newest.trouble import check_folder
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.registry import going_on
 
@@ -88,7 +90,7 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
-            pace=ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir),
+            pace=_pace(rows_per_second, state_dir),
             finished=lambda _: note(f"an earlier creation of {name}, broken off, was finished: it is an item now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
@@ -156,7 +158,7 @@ def resnapshot_source(
     state_dir: str,
 ) -> None:
     """Snapshot one of its exports again."""
-    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
+    pace = _pace(rows_per_second, state_dir)
     with progress(f"reading {export}") as report:
         source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
     _adopt(run, target, name)
@@ -172,7 +174,8 @@ def alter_source(run: Invocation, target: LocationTarget, name: str, options: Ma
     if run.json:
         print_json(shown(source))
         return
-    note(f"{name} has {', '.join(f'{key}={value}' for key, value in options.items())} from now on")
+    names = {each.lower(): each for each in alterable(source)}
+    note(f"{name} has {', '.join(f'{names[key.lower()]}={value}' for key, value in options.items())} from now on")
 
 
 def add_to_source(
@@ -188,7 +191,7 @@ def add_to_source(
 ) -> None:
     """Take one more table in."""
     location, before = _location(run, target), ingest.Records(_client(run, target)).source(name)
-    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
+    pace = _pace(rows_per_second, state_dir)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report, options=options)
     _adopt(run, target, name)
@@ -254,8 +257,9 @@ def _watched(listen: str, pipeline: ingest.Pipeline) -> Iterator[None]:
 
 def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:
     """Make the item of the source, or bring it up to date, where there is an environment; ingesting needs none."""
+    location = _location(run, target)
     try:
-        ingest.adopt(_location(run, target), name)
+        ingest.adopt(location, name)
     except ingest.SourceNotFound:
         raise
     except PersistError as error:
@@ -307,6 +311,13 @@ def drop_source(
     note(f"{verb} {name}: its record, what {source.type} keeps for it, {counted(len(source.exports) + 1, 'shard')}")
     if not commit:
         note("nothing was done; add --commit")
+
+
+def _pace(rows_per_second: int, state_dir: str) -> ingest.Pace:
+    """How snapshots are read. Raises InvalidArgument: nothing can ever be kept in that folder."""
+    if state_dir:
+        check_folder(state_dir)
+    return ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
 
 
 def _location(run: Invocation, target: LocationTarget, *, begin: bool = False) -> ingest.Location:
