@@ -47,7 +47,6 @@ from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
-from persist_ingest.pipeline.newest.trouble import check_folder, told
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import SILENT_MS, Records, Source
 from persist_ingest.pipeline.reporting.figures import Figures
@@ -108,10 +107,7 @@ class Pipeline:
         self._client = client(self._location, patient=True)
         self._records = Records(self._client)
         self.source: Source = self._records.source(name)
-        self.options = options or PipelineOptions()
-        if self.options.state_dir:
-            with told():
-                check_folder(self.options.state_dir)
+        self.options = (options or PipelineOptions()).checked()
         self._runner = Runner(session)
         if spark_bytes_min is not None:
             self._runner.spark_bytes_min = spark_bytes_min
