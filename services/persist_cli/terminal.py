@@ -4,6 +4,7 @@ import base64
 import contextlib
 import itertools
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -45,6 +46,10 @@ STYLED: Final = ContextVar("styled", default=True)
 
 NARROW: Final = 60
 """Columns of a screen on which each counts: an id beside the longest name fits."""
+WIDE: Final = 140
+"""Columns of a screen that has room for what only programs need."""
+PIPED: Final = 120
+"""Columns where nothing says how wide the output is."""
 VALUES: Final = ("value",)
 """Columns beside the first one of a table that says something of one thing: each row names what its value is."""
 
@@ -69,7 +74,7 @@ def print_table(
         table.add_column(Text(escaped(column)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
-    width = None if sys.stdout.isatty() else 200
+    width = None if sys.stdout.isatty() else screen_width()
     console = Console(width=width, highlight=False, soft_wrap=False, color_system="auto" if STYLED.get() else None)
     body: Any = table
     if len(columns) > 1 and rows and _breaks_words(console, table):
@@ -80,6 +85,11 @@ def print_table(
     for part in (title, body, caption):
         if part:
             console.print(escaped(part), markup=False) if isinstance(part, str) else console.print(part)
+
+
+def screen_width() -> int:
+    """Columns that tables may have: as COLUMNS says, or of the terminal."""
+    return max(NARROW // 2, shutil.get_terminal_size((PIPED, 0)).columns)
 
 
 def _print_plain(columns: Sequence[str], rows: Rows, title: str, caption: str) -> None:

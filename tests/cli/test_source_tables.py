@@ -38,6 +38,10 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     assert told.code == 1
     assert "persist source resnapshot shop public.bad" in told.err
     assert "a column was dropped or renamed" in " ".join(told.out.split())
+    assert "1 of 2 exports stalled" in told.out.splitlines()[0]
+    assert told.out.index("a column was dropped") < told.out.index("1 running")
+    assert "public.good" not in told.out
+    assert "1 of 2 do not run" in persist("source", "status", *here).out
     shown = persist("source", "status", "shop", "--json", *here).json
     assert {name: each["state"] for name, each in shown["exports"].items()} == {
         "public.bad": "stalled",
@@ -54,10 +58,12 @@ def test_one_table_stalls_is_shown_and_mended_by_one_command(
     wrong = persist("source", "resnapshot", "shop", "public.bat", *here)
     assert wrong.code == 2
     assert "public.bad" in wrong.err
-    altered = persist("source", "alter", "shop", "-o", "onAltered=resnapshot", *here)
+    altered = persist("source", "alter", "shop", "-o", "onaltered=resnapshot", *here)
     assert altered.code == 0, altered.err
+    assert "shop has onAltered=resnapshot" in altered.err
     (listed,) = persist("source", "list", "--json", *here).json["sources"]
     assert listed["definition"]["takes_over"] is True
+    assert "tables" not in listed["definition"], "what it keeps of their forms is its own"
     assert persist("sql", "create table t (id bigint)", *here).code == 0
     assert persist("catalog", "adopt", "shop", *here).code == 0
     assert persist("sql", "alter source shop set (onAltered = 'stall')", *here).code == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import persist as library
-from persist_cli.source.work import abridged, heard
+from persist_cli.source.screen import abridged, heard
 from persist_ingest import Location
 from persist_ingest.location import release
 
@@ -115,6 +115,40 @@ def test_a_failed_source_says_why(persist: Persist, here: tuple[str, str], tmp_p
     told = persist("source", "status", "feed", *here)
     assert told.code == 1
     assert "a.csv" in told.out
+    assert "FAILED" in told.out.splitlines()[0]
+    (export,) = persist("source", "status", "feed", "--json", *here).json["exports"].values()
+    assert export["state"] == "failed"
+    assert "running" not in persist("source", "status", "feed", "--all", *here).out
+    overview = persist("source", "status", *here)
+    assert (overview.code, "feed" in overview.out, "failed" in overview.out) == (1, True, True)
+
+
+def test_without_a_name_status_has_a_line_of_each_source(persist: Persist, begun: tuple[str, str]) -> None:
+    here = begun
+    assert "no sources here" in persist("source", "status", *here).out
+    for name in ("one", "two"):
+        assert persist("source", "create", name, *LOADGEN, "--no-spark", *here).code == 0
+    told = persist("source", "status", *here)
+    assert told.code == 0, told.err
+    lines = [line for line in told.out.splitlines() if "loadgen" in line]
+    assert [line.split()[1] for line in lines] == ["one", "two"]
+    assert all("idle" in line for line in lines)
+    assert set(persist("source", "status", "--json", *here).json["sources"]) == {"one", "two"}
+    refused = persist("source", "status", "--count", *here)
+    assert (refused.code, "name it" in refused.err) == (2, True)
+
+
+def test_running_tables_are_counted_and_shown_when_asked_for(
+    persist: Persist, here: tuple[str, str], made: Any
+) -> None:
+    told = persist("source", "status", "bank", *here, COLUMNS="80")
+    assert "4 running" in told.out
+    assert "tellers" not in told.out
+    assert max(map(len, told.out.splitlines())) <= 80
+    shard = made["exports"]["tellers"]
+    narrow, wide = (persist("source", "status", "bank", "--all", *here, COLUMNS=columns) for columns in ("80", "180"))
+    assert ("tellers" in narrow.out, shard in narrow.out, shard in wide.out) == (True, False, True)
+    assert max(map(len, narrow.out.splitlines())) <= 80
 
 
 def test_signals_are_as_they_were(persist: Persist, here: tuple[str, str], made: Any) -> None:
@@ -194,3 +228,20 @@ def test_a_frontier_of_very_many_files_is_abridged() -> None:
     assert abridged(short) == short
     assert abridged(long).startswith("5,000 parts, the last ")
     assert len(abridged(long)) < 300
+
+
+@pytest.mark.parametrize("folder", ["/proc/x", "/dev/null", "/dev/null/x"])
+def test_a_state_folder_that_can_never_be_is_refused_at_once(
+    persist: Persist, here: tuple[str, str], made: Any, folder: str
+) -> None:
+    ran = persist("source", "run", "bank", "--steps", 1, "--no-spark", "--state-dir", folder, *here)
+    assert (ran.code, "--state-dir" in ran.err, "waiting" in ran.err) == (2, True, False)
+    create = ("create", "two", *LOADGEN, "--no-spark", "--state-dir", folder)
+    assert persist("source", *create, *here).code == 2
+    assert [each["name"] for each in persist("source", "list", "--json", *here).json["sources"]] == ["bank"]
+
+
+def test_a_place_without_a_location_is_said_once(persist: Persist, tmp_path: Path) -> None:
+    ran = persist("source", "run", "bank", "--no-spark", "--location", tmp_path / "dta")
+    assert ran.code == 2
+    assert ran.err.count("no persist location") == 1

@@ -1,6 +1,6 @@
 """What of a source may be decided otherwise later: its pipelines go by it from their next look on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from persist import InvalidArgument
@@ -30,6 +30,11 @@ def alter(location: Location, name: str, options: Mapping[str, str]) -> Source:
         return now if found == now.definition else replace(now, definition=found, turn=now.turn + 1)
 
     return amend(records, source, place)
+
+
+def alterable(source: Source) -> Sequence[str]:
+    """The options of a source that may be decided otherwise, as they are spelt. Raises InvalidArgument: none."""
+    return _alters(source).alterable
 
 
 def altered(source: Source, definition: Mapping[str, object], options: Mapping[str, str]) -> Mapping[str, object]:

@@ -112,7 +112,7 @@ class Pipeline:
         self._client = client(self._location, patient=True)
         self._records = Records(self._client)
         self.source: Source = self._records.source(name)
-        self.options = options or PipelineOptions()
+        self.options = (options or PipelineOptions()).checked()
         self._runner = Runner(session)
         if spark_bytes_min is not None:
             self._runner.spark_bytes_min = spark_bytes_min

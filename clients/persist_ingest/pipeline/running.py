@@ -13,6 +13,7 @@ from persist import Antichain, InvalidArgument, PersistError, UsageError
 from persist.sources import SourceFrontier
 from persist_ingest.pipeline.anew.attempt import Pace
 from persist_ingest.pipeline.newest.key_ranges import RANGES_MAX, KeyRange
+from persist_ingest.pipeline.newest.trouble import check_folder, told
 from persist_ingest.pipeline.newest.upserts import let_go
 from persist_ingest.pipeline.work import (
     Done,
@@ -64,6 +65,13 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.key_ranges <= RANGES_MAX:
             raise InvalidArgument(f"key_ranges is between 0 and {RANGES_MAX}", key_ranges=self.key_ranges)
+
+    def checked(self) -> "PipelineOptions":
+        """These, where they can be: raises InvalidArgument for a folder that can never be made on this machine."""
+        if self.state_dir:
+            with told():
+                check_folder(self.state_dir)
+        return self
 
     @property
     def paced(self) -> Pace:

@@ -118,8 +118,15 @@ def list_sources(
 
 @app.command("status", effect=Effect.READS)
 def status(
-    name: Name,
-    upstream: Annotated[bool, typer.Option("--upstream/--no-upstream", help="Ask the upstream, too.")] = True,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One; else: a line of each.", autocompletion=completion.sources),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="A row for each of its tables, also those that run.")] = False,
+    upstream: Annotated[
+        bool | None,
+        typer.Option("--upstream/--no-upstream", help="Ask the upstream, too; default: where one source is named."),
+    ] = None,
     count: Annotated[
         bool, typer.Option("--count", help="Read all it holds, to count rows, also impossible ones.")
     ] = False,
@@ -127,14 +134,20 @@ def status(
     at: Where,
     report: Report,
 ) -> None:
-    """How a source fares: who ingests it, how far it is and each of its tables, and why something failed or stalled.
+    """How sources fare: who ingests them, how far they are, which tables do not run, why, and what to do.
 
-    Exits with 1 if something did.
+    Exits with 1 if something failed or stalled.
     """
-    from persist_cli.source.work import show_status
+    from persist_cli.source.work import show_overview, show_status
 
     target = at.target()
-    failed = show_status(report.invocation, target, name, ask_upstream=upstream, count=count)
+    if name is None:
+        if count or every:
+            raise typer.BadParameter("--count and --all are of one source: name it")
+        failed = show_overview(report.invocation, target, ask_upstream=bool(upstream))
+    else:
+        asked = upstream is not False
+        failed = show_status(report.invocation, target, name, ask_upstream=asked, count=count, every=every)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -233,7 +246,7 @@ def alter(
 ) -> None:
     """Give a source another option than it was created with, while it runs or not.
 
-    Of PostgreSQL onAltered, specialValues and excludeColumns, of MariaDB onAltered.
+    Of PostgreSQL onAltered, specialValues and excludeColumns.
     Columns are left out from a table's next snapshot on.
 
     persist source alter shop -o onAltered=resnapshot

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import persist_ingest as ingest
-from persist.dates import dated
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
-from persist.sources import SILENT_MS
-from persist.typed import Record
 from persist_cli.options import Invocation, LocationTarget
+from persist_cli.source.screen import is_wrong, print_overview, print_status, shown, status_json
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_list, print_table, progress
 from persist_ingest.items import item_names
+from persist_ingest.pipeline.altering import alterable
 from persist_ingest.pipeline.anew.again import check_export
+from persist_ingest.pipeline.newest.trouble import check_folder
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.registry import going_on
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import persist
 
 
-FRONTIER_CHARS_MAX = 2000
-"""So much of what is bound is shown; --json has all of it."""
 LINE_SECONDS = 10.0
 """Between two lines about a running source where there is no terminal."""
 
@@ -92,12 +90,12 @@ def create_source(
             minter=minter,
             session=session,
             report=report,
-            pace=ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir),
+            pace=_pace(rows_per_second, state_dir),
             finished=lambda _: note(f"an earlier creation of {name}, broken off, was finished: it is an item now"),
             taken_over=lambda claim: note(f"an abandoned attempt to create {name} was cleared away: {claim.described}"),
         )
     if run.json:
-        print_json(_shown(source))
+        print_json(shown(source))
         return
     names = item_names(_location(run, target), source)
     rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
@@ -112,10 +110,8 @@ def show_sources(run: Invocation, target: LocationTarget) -> None:
     records = ingest.Records(_client(run, target))
     sources, creating = records.sources(), ingest.claims(records)
     if run.json:
-        shown = {"sources": [_shown(source) for source in sources.values()]}
-        print_json(
-            {**shown, **({"creating": [dataclasses.asdict(each) for each in creating.values()]} if creating else {})}
-        )
+        begun = {"creating": [dataclasses.asdict(each) for each in creating.values()]} if creating else {}
+        print_json({"sources": [shown(source) for source in sources.values()], **begun})
         return
     columns = ("source", "type", "export", "shard")
     rows = [[s.name, s.type, export, shard] for s in sources.values() for export, shard in s.exports.items()]
@@ -127,100 +123,28 @@ def show_sources(run: Invocation, target: LocationTarget) -> None:
     note(counted(len(sources), "source"))
 
 
-def show_status(run: Invocation, target: LocationTarget, name: str, *, ask_upstream: bool, count: bool) -> bool:
+def show_status(
+    run: Invocation, target: LocationTarget, name: str, *, ask_upstream: bool, count: bool, every: bool
+) -> bool:
     """One source; whether it failed, or holds what cannot be."""
     told = ingest.status(_location(run, target), name, ask_upstream=ask_upstream, count_rows=count)
-    is_negative = any(each.negative for each in told.counts.values())
-    is_wrong = is_negative or told.state == "failed" or any(each.state == "stalled" for each in told.exports.values())
     if run.json:
-        print_json({**dataclasses.asdict(told), "source": _shown(told.source)})
-        return is_wrong
-    lag = "" if told.lag_ms is None else f"{told.lag_ms / 1000:.1f} s behind now"
-    behind = "" if told.bytes_behind is None else f", the upstream keeps {told.bytes_behind:,} bytes for it"
-    print_table(
-        ("what", "value"),
-        [
-            ["state", told.state],
-            ["error", told.error],
-            ["bound", abridged(told.bound)],
-            ["resume at", f"{abridged(told.resume_offsets or 'unknown')} (time {told.resume_time})"],
-            ["lag", f"{lag}{behind}"],
-            ["progress shard", told.source.remap],
-            *([f"upstream {key}", abridged(str(value))] for key, value in told.upstream.items()),
-            *([["upstream error", told.upstream_error]] if told.upstream_error else []),
-        ],
-        title=f"source {name} ({told.source.type})",
-    )
-    counts = {export: [each.rows, each.negative] for export, each in told.counts.items()}
-    rows = [
-        [
-            export,
-            _state(each),
-            _dated(each.upper),
-            _seconds(each.lag_ms),
-            told.source.exports[export],
-            *counts.get(export, []),
-        ]
-        for export, each in told.exports.items()
-    ]
-    print_table(("export", "state", "right before", "lag", "shard", *(("rows", "negative") if counts else ())), rows)
-    _print_kept(told)
-    for warning in told.warnings:
-        note(f"warning: {warning}")
-    if is_negative:
-        note("rows that are there less than no times were taken back without having come: create the source again")
-    columns, now = ("state", "host", "pid", "steps", "rows", "lag_ms", "committed"), system().now_ms()
-    fares = [
-        [who, heard(each, now), *(abridged(str(each.get(key, ""))) for key in columns[1:])]
-        for who, each in told.ingesters.items()
-    ]
-    print_table(("ingester", *columns), fares)
-    return is_wrong
+        print_json(status_json(told))
+    else:
+        print_status(told, every=every)
+    return is_wrong(told)
 
 
-def abridged(frontier: str) -> str:
-    """A frontier for people to read; of one with very many parts how many, and the last of them."""
-    parts = frontier.strip("{}").split(", ")
-    return frontier if len(frontier) <= FRONTIER_CHARS_MAX else f"{len(parts):,} parts, the last {parts[-1][-200:]}"
-
-
-def heard(ingester: Mapping[str, Any], now_ms: int) -> str:
-    """What an ingester said last of its state; one that says nothing any more was killed, or hangs."""
-    state, silent_ms = str(ingester["state"]), now_ms - int(ingester["at_ms"])
-    if state in ("running", "stalled") and silent_ms > SILENT_MS:
-        return f"silent for {silent_ms // 1000:,} s"
-    return state
-
-
-def _print_kept(told: ingest.SourceStatus) -> None:
-    """Exports that do not go on: since when, why, and what to do."""
-    kept = {export: each for export, each in told.exports.items() if each.state != "running"}
-    if not kept:
-        return
-    columns = ("export", "state", "since", "error", "what to do")
-    print_table(columns, [[e, each.state, _dated(each.since_ms), each.error, each.hint] for e, each in kept.items()])
-    for export, each in kept.items():
-        if each.state == "stalled":
-            note(f"then: persist source resnapshot {told.source.name} {export}")
-
-
-def _seconds(lag_ms: int | None) -> str:
-    return "" if lag_ms is None else f"{lag_ms / 1000:.1f} s"
-
-
-def _dated(time: int | None) -> str:
-    return "" if time is None else dated(time)
-
-
-def _state(each: ingest.ExportStatus) -> str:
-    """What an export does, and how much of that is done."""
-    done = each.progress
-    if done is None:
-        return each.state
-    if done.complete:
-        return f"{each.state}: all {done.rows:,} rows were read"
-    share = f"{min(99, 100 * done.rows // done.about)} % of about {done.about:,}" if done.about else f"{done.rows:,}"
-    return f"{each.state}: {share} rows"
+def show_overview(run: Invocation, target: LocationTarget, *, ask_upstream: bool) -> bool:
+    """All sources; whether one of them failed."""
+    location = _location(run, target)
+    names = ingest.Records(_client(run, target)).sources()
+    told = {name: ingest.status(location, name, ask_upstream=ask_upstream) for name in names}
+    if not told and not run.json:
+        print_list((), [], "source", "persist source create NAME --type TYPE … makes one")
+    else:
+        print_overview(told, json=run.json)
+    return any(map(is_wrong, told.values()))
 
 
 def resnapshot_source(
@@ -234,7 +158,7 @@ def resnapshot_source(
     state_dir: str,
 ) -> None:
     """Snapshot one of its exports again."""
-    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
+    pace = _pace(rows_per_second, state_dir)
     with progress(f"reading {export}") as report:
         source = ingest.resnapshot(_location(run, target), name, export, minter=minter, pace=pace, report=report)
     _adopt(run, target, name)
@@ -248,9 +172,10 @@ def alter_source(run: Invocation, target: LocationTarget, name: str, options: Ma
     """Give it other options."""
     source = ingest.alter(_location(run, target), name, options)
     if run.json:
-        print_json(_shown(source))
+        print_json(shown(source))
         return
-    note(f"{name} has {', '.join(f'{key}={value}' for key, value in options.items())} from now on")
+    names = {each.lower(): each for each in alterable(source)}
+    note(f"{name} has {', '.join(f'{names[key.lower()]}={value}' for key, value in options.items())} from now on")
 
 
 def add_to_source(
@@ -266,7 +191,7 @@ def add_to_source(
 ) -> None:
     """Take one more table in."""
     location, before = _location(run, target), ingest.Records(_client(run, target)).source(name)
-    pace = ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
+    pace = _pace(rows_per_second, state_dir)
     with progress(f"reading {table}") as report:
         source = ingest.add_export(location, name, table, minter=minter, pace=pace, report=report, options=options)
     _adopt(run, target, name)
@@ -332,8 +257,9 @@ def _watched(listen: str, pipeline: ingest.Pipeline) -> Iterator[None]:
 
 def _adopt(run: Invocation, target: LocationTarget, name: str) -> None:
     """Make the item of the source, or bring it up to date, where there is an environment; ingesting needs none."""
+    location = _location(run, target)
     try:
-        ingest.adopt(_location(run, target), name)
+        ingest.adopt(location, name)
     except ingest.SourceNotFound:
         raise
     except PersistError as error:
@@ -377,7 +303,7 @@ def drop_source(
     else:
         source = ingest.Records(_client(run, target)).source(name)
     if run.json:
-        print_json({"dropped": commit, **({"left": left} if left else {}), **_shown(source)})
+        print_json({"dropped": commit, **({"left": left} if left else {}), **shown(source)})
         return
     for each in left:
         note(f"what {source.type} keeps for {name} stays there: {each}")
@@ -385,6 +311,13 @@ def drop_source(
     note(f"{verb} {name}: its record, what {source.type} keeps for it, {counted(len(source.exports) + 1, 'shard')}")
     if not commit:
         note("nothing was done; add --commit")
+
+
+def _pace(rows_per_second: int, state_dir: str) -> ingest.Pace:
+    """How snapshots are read. Raises InvalidArgument: nothing can ever be kept in that folder."""
+    if state_dir:
+        check_folder(state_dir)
+    return ingest.Pace(rows_per_second=rows_per_second, state_dir=state_dir)
 
 
 def _location(run: Invocation, target: LocationTarget, *, begin: bool = False) -> ingest.Location:
@@ -408,12 +341,6 @@ def _flag(target: LocationTarget) -> str:
     if target.location is not None:
         return f"--location {target.location}"
     return f"--blob {target.blob} --consensus {target.consensus}"
-
-
-def _shown(source: Any) -> Record:
-    shown = dataclasses.asdict(source)
-    shown.pop("version")
-    return shown
 
 
 def _spark_problem() -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from persist.core.binding.binding_log import BindingLog
-from persist.core.source.source_frontier import SourceFrontier, place
+from persist.core.source.source_frontier import SourceFrontier, place, placed
 from persist.core.source.source_time import SourceKind, SourceTime
 from persist.core.time.errors import UpstreamLost, UpstreamRegressed
 from persist.errors import InvalidArgument
@@ -30,7 +30,9 @@ class Probe:
         for time in self.low:
             key, low = place(self.kind, time)
             if low > tops.get(key, low):
-                raise InvalidArgument("a low watermark lies above the high one", low=time, high=tops[key])
+                raise InvalidArgument(
+                    "a low watermark lies above the high one", low=time, high=placed(self.kind, key, tops[key])
+                )
 
     def wanted(self, log: BindingLog) -> SourceFrontier:
         """The frontier to ensure: what is bound already, raised to the high watermarks that are known.
@@ -43,12 +45,13 @@ class Probe:
         bound = log.trace.frontier
         for time in self.high:
             key, offset = place(self.kind, time)
-            if offset < (bound.bound(key) or 0):
+            known = bound.bound(key) or 0
+            if offset < known:
                 raise UpstreamRegressed(
                     "the upstream has less than was bound",
                     hint="it was recreated or lost data: make a new source",
                     high=time,
-                    bound=bound.bound(key),
+                    bound=placed(self.kind, key, known),
                 )
         check_available(self.kind, self.low, bound)
         return bound.join(SourceFrontier.at(self.kind, dict(place(self.kind, each) for each in self.high)))
@@ -69,5 +72,5 @@ def check_available(kind: SourceKind, low: Iterable[SourceTime], resume: SourceF
                 hint="snapshot each of its exports again (persist source resnapshot), or where it has no snapshots "
                 "make a new source; and keep data upstream for longer",
                 low=time,
-                resume=begin,
+                resume=placed(kind, key, begin),
             )

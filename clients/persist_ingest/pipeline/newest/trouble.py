@@ -1,9 +1,32 @@
 """What the machine refuses to files of newest rows, as the library's own error."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
-from persist import Determinate
+from persist import Determinate, InvalidArgument
+
+_NEVER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""Why a folder cannot be made with all above it, whatever is waited for: a file is there, or it is another's place."""
+
+
+def check_folder(path: str | Path) -> Path:
+    """The folder, made if need be. Raises InvalidArgument where it can never be, and OSError for what may pass."""
+    folder = Path(path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno not in _NEVER:
+            raise
+        raise InvalidArgument(
+            "the state of upserts cannot be kept there: no such folder can be made",
+            hint="name a folder of your own with --state-dir",
+            path=folder,
+            cause=error,
+        ) from error
+    return folder
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportStatus:
-    """How one export fares. ``state``: running, stalled, or snapshotting (again).
+    """How one export fares. ``state``: running, stalled, snapshotting (again), or failed, as its source is.
 
     ``upper``: what it holds is right before this time, also while it does not run. ``since_ms``: when it stopped, with
     ``error`` why, and ``hint`` what to do. ``progress``: of one that is being snapshotted, once rows are read.
@@ -126,7 +126,7 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
         upstream=upstream,
         upstream_error=upstream_error,
         counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
-        exports=_exports(source, uppers, now),
+        exports=_exports(source, uppers, now, "failed" if state == "failed" else "running"),
         warnings=(*miscounted(source, last), *warnings(upstream, is_ingested=state in ("running", "stalled"))),
         recounted=last,
     )
@@ -136,10 +136,11 @@ def _lag(source: Source, upper: int | None, now_ms: int) -> int | None:
     return max(0, now_ms - upper) if upper and has_clock(source) else None
 
 
-def _exports(source: Source, uppers: Mapping[str, int | None], now_ms: int) -> dict[str, ExportStatus]:
+def _exports(source: Source, uppers: Mapping[str, int | None], now_ms: int, others: str) -> dict[str, ExportStatus]:
+    """``others``: the state of those that nothing keeps aside."""
     kept = troubles(source)
     return {
-        name: ExportStatus(state="running", upper=upper, lag_ms=_lag(source, upper, now_ms))
+        name: ExportStatus(state=others, upper=upper, lag_ms=_lag(source, upper, now_ms))
         if name not in kept
         else ExportStatus(
             state=kept[name].state,

@@ -3,6 +3,7 @@
 Every session shows values in one form, whatever the database's settings are. Source: sources.md section 1.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +71,32 @@ _GONE: Final = frozenset({"42P01", "42703"})
 _DENIED: Final = "42501"
 _READ_ONLY: Final = "25006"
 _BEGAN: Final = "SELECT pg_postmaster_start_time()::text"
+_PASSWORD: Final = "does libpq find the right password (PGPASSWORD, PGPASSFILE)?"
+_ENTERING: Final = (
+    ("is not permitted to log in", "ALTER ROLE ... LOGIN, or name another role in dsn (user)"),
+    ("in recovery mode|is starting up|is shutting down|not yet accepting connections", "it is tried again"),
+    ('role ".*" does not exist', "CREATE ROLE ... LOGIN REPLICATION, or name another in dsn (user)"),
+    ('database ".*" does not exist', "is it renamed or dropped? dsn names it (dbname)"),
+    ("permission denied for database", "GRANT CONNECT ON DATABASE ... TO this role"),
+    (
+        "no pg_hba.conf entry",
+        "let this host, role and database in by pg_hba.conf; or is sslmode in dsn not as it asks?",
+    ),
+    ("too many connections|remaining connection slots", "raise max_connections, or the limit of the role or database"),
+    ("password authentication failed|no password supplied", _PASSWORD),
+)
+"""What lets a session in, by what the server said: libpq has no SQLSTATE of a session that did not begin.
+
+Servers that speak another language than English get the hint that names everything.
+"""
+
+
+def _entering(said: str) -> str:
+    """What to do where a session cannot begin."""
+    for pattern, hint in _ENTERING:
+        if re.search(pattern, said):
+            return hint
+    return f"is it there? if it is: is there such a database and role, may it log in, and {_PASSWORD}"
 
 
 def check_dsn(dsn: str) -> str:
@@ -166,9 +193,7 @@ class UpstreamConnection:
                 self._connection.prepare_threshold = None
         except psycopg.Error as error:
             raise Determinate(
-                "cannot connect to PostgreSQL",
-                hint="is it there, and does libpq find the password (PGPASSWORD, PGPASSFILE)?",
-                detail=_detail(error),
+                "cannot connect to PostgreSQL", hint=_entering(str(error)), detail=_detail(error)
             ) from None
         try:
             self.run("; ".join(settings(lock_seconds)))

@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from persist import Determinate, InvalidArgument, LocationError
 from persist.testing import servers
@@ -12,6 +13,7 @@ from persist_ingest.sources.port import SourceFailure, UpstreamNotOurs
 from persist_ingest.sources.postgres import POSTGRES, snapshot
 from persist_ingest.sources.postgres.making import slots
 from persist_ingest.sources.postgres.making.options import default_name, parse_options
+from persist_ingest.sources.postgres.session import UpstreamConnection
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -82,6 +84,39 @@ def test_an_absent_server_is_a_matter_of_time() -> None:
     dsn = f"host=127.0.0.1 port={servers.free_port()}"
     with pytest.raises(LocationError), POSTGRES.create({"dsn": dsn, "tables": "public.x"}, source="shop"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("done", "undone", "says"),
+    [
+        ("ALTER ROLE {role} NOLOGIN", "ALTER ROLE {role} LOGIN", "ALTER ROLE ... LOGIN"),
+        ("ALTER ROLE {role} RENAME TO {role}x", "ALTER ROLE {role}x RENAME TO {role}", "CREATE ROLE"),
+        ("REVOKE CONNECT ON DATABASE {db} FROM PUBLIC", "GRANT CONNECT ON DATABASE {db} TO PUBLIC", "GRANT CONNECT"),
+        ("ALTER ROLE {role} CONNECTION LIMIT 0", "ALTER ROLE {role} CONNECTION LIMIT -1", "max_connections"),
+    ],
+    ids=["no login", "no such role", "no connect", "full"],
+)
+def test_who_is_not_let_in_is_told_what_lets_it_in(upstream: Any, done: str, undone: str, says: str) -> None:
+    ((db,),) = upstream.select("SELECT current_database()")
+    role = f"ing_{db}"
+    upstream.run(f"CREATE ROLE {role} LOGIN")
+    dsn = make_conninfo(upstream.dsn, user=role)
+    UpstreamConnection(dsn).close()
+    try:
+        upstream.run(done.format(role=role, db=db))
+        with pytest.raises(Determinate, match="cannot connect") as refused:
+            UpstreamConnection(dsn)
+        assert says in refused.value.hint
+        assert "PGPASSWORD" not in refused.value.hint
+    finally:
+        upstream.run(undone.format(role=role, db=db), f"DROP ROLE {role}")
+
+
+def test_a_database_that_is_not_there_is_not_a_matter_of_passwords(upstream: Any) -> None:
+    with pytest.raises(Determinate, match="cannot connect") as refused:
+        UpstreamConnection(make_conninfo(upstream.dsn, dbname="shp"))
+    assert "dbname" in refused.value.hint
+    assert "PGPASSWORD" not in refused.value.hint
 
 
 def test_tables_need_a_primary_key_or_their_whole_old_rows(upstream: Any) -> None:

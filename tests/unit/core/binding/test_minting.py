@@ -8,8 +8,8 @@ from persist.core.binding.probe import Probe, check_available
 from persist.core.binding.remap import RemapTrace, RemapUpdate
 from persist.core.binding.resumption import ExportUpper, offset_resumption, offsets_of, remap_since, resumption
 from persist.core.frontier import CLOSED, TIME_MAX, Antichain
-from persist.core.source.source_frontier import SourceFrontier
-from persist.core.source.source_time import Point, Range, SourceKind
+from persist.core.source.source_frontier import SourceFrontier, place
+from persist.core.source.source_time import Lsn, Point, Range, SourceKind
 from persist.core.time.errors import ClockAhead, JumpTooLarge, UpstreamLost, UpstreamRegressed, UpstreamReplaced
 from persist.errors import CorruptData, InvalidArgument, InvalidBounds, NotReadable, NotYetAvailable
 
@@ -264,3 +264,23 @@ def test_a_finished_source_commits_everything_and_can_be_compacted():
 
 def test_nothing_is_committed_before_anything_is_bound():
     assert offset_resumption(RemapTrace(kind=KIND), []) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "less", "more"),
+    [(SourceKind.LSN, Lsn(0x1879EB8), Lsn(0x100001880)), (SourceKind.FILES, Point("a.csv", 4), Point("a.csv", 9))],
+)
+def test_positions_of_one_error_are_written_in_one_form(kind, less, more):
+    frontiers = [SourceFrontier.at(kind, dict([place(kind, each)])) for each in (less, more)]
+    with pytest.raises(UpstreamLost) as lost:
+        check_available(kind, [more], frontiers[0])
+    assert (lost.value.details["low"], lost.value.details["resume"]) == (str(more), str(less))
+    log = BindingLog(trace=RemapTrace(kind=kind), incarnation="one")
+    plan = log.ensure(frontiers[1], 9_000)
+    assert isinstance(plan, Append)
+    with pytest.raises(UpstreamRegressed) as regressed:
+        Probe(kind=kind, incarnation="one", high=(less,)).wanted(log.appended(plan))
+    assert (regressed.value.details["high"], regressed.value.details["bound"]) == (str(less), str(more))
+    with pytest.raises(InvalidArgument) as above:
+        Probe(kind=kind, incarnation="one", high=(less,), low=(more,))
+    assert (above.value.details["low"], above.value.details["high"]) == (str(more), str(less))
