@@ -69,7 +69,8 @@ async def writing(behind: Balanced) -> AsyncIterator[list[Writing]]:
         for client, shard, each in zip(clients, shards, writings, strict=True):
             reader = await client.open_reader(shard)
             rows = await (await reader.snapshot()).to_arrow()
-            assert sorted(rows.column("id").to_pylist()) == each.acknowledged
+            found: list[Any] = rows.column("id").to_pylist()
+            assert sorted(found) == each.acknowledged
 
 
 async def all_append(writings: list[Writing], since: float) -> float:
