@@ -6,10 +6,28 @@ Environment variables are ``PERSIST_`` and the field's name in capitals. Source:
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from persist.digits import whole_number
 from persist.errors import InvalidArgument
+
+MAY_BE_ZERO: Final = frozenset(
+    {
+        "inline_part_bytes_max",
+        "inline_total_bytes_max",
+        "shard_cache_bytes",
+        "written_cache_bytes",
+        "compaction_takeover_ms",
+        "reclaim_bytes",
+        "reclaim_after_ms",
+        "first_connection_ms",
+    }
+)
+"""Numbers for which 0 means "none" or "at once". With 0 of others nothing goes on, or a processor is never idle."""
+MOST: Final = {"max_message_bytes": (1 << 30) - 1}
+"""gRPC's own limit, of which clients take twice as much."""
+MOST_OF_ANY: Final = 1 << 53
+"""Beyond it durations and sums of sizes are not exact any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +151,12 @@ class Settings:
     allow_unsafe: tuple[str, ...] = ()
     """Findings accepted by name."""
 
+    def __post_init__(self) -> None:
+        """Refuse numbers with which nothing would work. Raises InvalidArgument naming the variable and the bound."""
+        for field in dataclasses.fields(self):
+            if isinstance(field.default, int) and not isinstance(field.default, bool):
+                _check_number(field.name, getattr(self, field.name))
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Settings with every ``PERSIST_<FIELD>`` applied, but for empty numbers. Raises InvalidArgument naming it."""
@@ -157,6 +181,16 @@ class Settings:
                 raise InvalidArgument(f"PERSIST_{field.name.upper()} must be a whole number", got=text)
             changes[field.name] = number
         return dataclasses.replace(cls(), **changes)  # type: ignore[arg-type]  # fields are checked just above
+
+
+def _check_number(field: str, value: object) -> None:
+    name, least, most = f"PERSIST_{field.upper()}", int(field not in MAY_BE_ZERO), MOST.get(field, MOST_OF_ANY)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name} must be a whole number", got=repr(value)[:80])
+    if value < least:
+        raise InvalidArgument(f"{name} must be at least {least}", hint="leave it out for the default", got=value)
+    if value > most:
+        raise InvalidArgument(f"{name} must be at most {most}", hint="leave it out for the default", got=value)
 
 
 def _truth(name: str, text: str) -> bool:

@@ -25,9 +25,10 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
         # delay.
         ("grpc.server.max_pending_requests", PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS),
-        # Clients ping every 30 s, also without calls; the default would end their connection with "too many pings".
+        # Clients ping every 30 s, also without calls, and balancers every few seconds (deploy/envoy.yaml), to find out
+        # soon that a server is frozen; the default would end their connection with "too many pings".
         # SUBTLE: gRPC ignores names it does not know; the C macro for this one says MIN_RECV_PING, the name does not.
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -23,6 +23,7 @@ _HELP: Final = {
     "persist_lane_expired_total": "commands dropped because their deadline had passed",
     "persist_lane_stale_total": "commands refused because the process stood still for longer than they may take",
     "persist_lane_overloaded_total": "commands refused because a queue was full",
+    "persist_appends_refused_total": "appends of rows to shards that compaction is too far behind with, by the limit",
     "persist_outcomes_total": "outcomes of commands, by kind",
     "persist_session_calls_total": "commands that came over sessions",
     "persist_background_failures_total": "work in the background that failed, by what it was",

@@ -49,8 +49,10 @@ def installed(program: str) -> str:
 
 
 @asynccontextmanager
-async def balanced(program: str, *stores: str, directory: Path, count: int = 3) -> AsyncIterator[Balanced]:
-    """Skips where the balancer is not installed."""
+async def balanced(
+    program: str, *stores: str, directory: Path, count: int = 3, patient: bool = True
+) -> AsyncIterator[Balanced]:
+    """``patient``: a replica that answers no check for a second stays. Skips where the balancer is not installed."""
     found = installed(program)
     async with AsyncExitStack() as stack:
         sides = tuple(f"127.0.0.1:{free_port()}" for _ in range(count))
@@ -62,8 +64,10 @@ async def balanced(program: str, *stores: str, directory: Path, count: int = 3) 
         ]
         port = free_port()
         file = directory / PROGRAMS[program]
-        file.write_text(_elsewhere(file.name, port, [server.endpoint for server in servers], sides))
-        arguments = ["-f", str(file), "-db"] if program == "haproxy" else ["-c", str(file), "--log-level", "warn"]
+        file.write_text(_elsewhere(file.name, port, [server.endpoint for server in servers], sides, patient=patient))
+        # Several Envoys of one machine would take each other for themselves, restarted.
+        envoy = ["-c", str(file), "--log-level", "warn", "--use-dynamic-base-id"]
+        arguments = ["-f", str(file), "-db"] if program == "haproxy" else envoy
         stack.enter_context(_running([found, *arguments], port))
         behind = Balanced(f"127.0.0.1:{port}", tuple(servers), sides)
         await _all_are_known(behind)
@@ -86,13 +90,14 @@ async def _all_are_known(behind: Balanced) -> None:
             await asyncio.gather(*map(ask, range(256)))
 
 
-def _elsewhere(name: str, port: int, endpoints: list[str], sides: tuple[str, ...]) -> str:
+def _elsewhere(name: str, port: int, endpoints: list[str], sides: tuple[str, ...], *, patient: bool) -> str:
     """The file of ``deploy/`` with these addresses, and with as many replicas as there are.
 
-    One that does not answer for a second is no reason here to leave it: all of them share two cores with other tests.
+    ``patient``: where all of them share two cores with other tests, and none is to be left for a second without answer.
     """
     text = (DEPLOY / name).read_text()
-    text = text.replace(" fall 2 ", " fall 20 ").replace("unhealthy_threshold: 2", "unhealthy_threshold: 20")
+    if patient:
+        text = text.replace(" fall 2 ", " fall 20 ").replace("unhealthy_threshold: 2", "unhealthy_threshold: 20")
     for number in range(len(endpoints) + 1, 4):
         text = re.sub(rf"^ *server shard{number} .*\n", "", text, flags=re.MULTILINE)
     for number, (endpoint, side) in enumerate(zip(endpoints, sides, strict=True), start=1):

@@ -61,6 +61,8 @@ SLOW_LOOK_SECONDS: Final = 10.0
 """A look that takes longer keeps others waiting no more."""
 SINCE_SECONDS: Final = 1.0
 """For how long watchers get no news of a since that moved, while nothing else does."""
+REFUSED: Final = "persist_appends_refused_total"
+"""Counts appends of rows to shards that compaction is too far behind with."""
 
 
 class _Shard:
@@ -198,9 +200,12 @@ class LocalShards:
             taken = [command for place, command in enumerate(commands) if place not in refused]
             committed = iter(await known.applier.commit(taken, deadline) if taken else ())
             outcomes = [refused[place] if place in refused else next(committed) for place in range(len(commands))]
-            if any(isinstance(outcome, Overloaded) for outcome in outcomes):
+            full = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+            if full:
                 # Hints follow commits, and what is refused commits nothing: what it waits for must begin here.
                 self._hints.pass_on(known.applier.shard)
+            for refusal in full:
+                self._counts.count(REFUSED, (("limit", refusal.details.get("setting", "")),))
             if Finalized(done=True) in outcomes:
                 outcomes = await self._buried(known, outcomes, deadline)
             return outcomes

@@ -28,11 +28,12 @@ from client.support import (
     total,
 )
 from simulation.budget import FULL, seeds
-from sure import sure
+from sure import put, sure
 
 import persist
-from persist import ShardId
+from persist import ShardId, aio
 from persist.core import ids
+from persist.core.shard.commands import CompareAndAppend
 from persist.machine.compaction.compactor import Compacted, Compactor
 from persist.machine.parts.budget import Budget
 
@@ -330,6 +331,65 @@ async def test_writers_wait_for_compaction_where_too_many_batches_wait_to_be_mer
         ledger.updates += more
         reader = await client.open_reader(shard)
         assert rows_of(await (await reader.snapshot(10)).to_arrow()) == ledger.at(10)
+
+
+async def test_what_a_full_shard_refused_leaves_no_parts_behind(place: Place):
+    """Each try left its upload for a sweep to find."""
+    limited = dataclasses.replace(MANUAL, shard_batches_max=3, timeout_ms=500, inline_part_bytes_max=0)
+    async with client_of(place, settings=limited) as client:
+        shard = ShardId.new()
+        writer = await client.open_writer(shard, schema=SCHEMA)
+        for time in range(4):
+            await writer.append(table([(time, "row", time, 1)]), time + 1)
+        before = await keys_of(client, shard)
+        kept = await writer.keep(table([(9, "row", 0, 1)]))
+        many = table([(key, "x" * 40, 4, 1) for key in range(1000)])  # several parts
+        for _ in range(2):
+            with pytest.raises(persist.Overloaded):
+                await writer.append(many, 5)
+            with pytest.raises(persist.Overloaded):
+                await writer.append_at_upper(table([(4, "row", 0, 1)]))
+            with pytest.raises(persist.Overloaded):
+                await writer.compare_and_append_kept(kept, 4, 4)
+        assert await keys_of(client, shard) == before | {part.key for run in kept.runs for part in run.parts}
+        # What was kept can still be appended.
+        assert await compact(client, shard)
+        assert isinstance(await writer.compare_and_append_kept(kept, 4, 4), persist.Appended)
+        await kept.release()
+        reader = await client.open_reader(shard)
+        found = rows_of(await (await reader.snapshot(4)).to_arrow())
+        assert found == [(0, "row", 1), (1, "row", 1), (2, "row", 1), (3, "row", 1), (9, "row", 1)]
+
+
+async def test_what_a_full_shard_refused_is_kept_while_an_earlier_attempt_is_in_doubt(place: Place):
+    limited = dataclasses.replace(MANUAL, shard_batches_max=3, timeout_ms=1_000, inline_part_bytes_max=0)
+    async with client_of(place, settings=limited) as client:
+        shard = ShardId.new()
+        writer, reader = await client.open(shard, schema=SCHEMA)
+        for time in range(2):
+            await writer.append(table([(time, "row", time, 1)]), time + 1)
+        right, lost = client.location.shards.apply, False
+
+        async def lossy(shard: ShardId, command: Any, *, timeout: float) -> Any:
+            nonlocal lost
+            if lost or not isinstance(command, CompareAndAppend):
+                if isinstance(command, CompareAndAppend):
+                    raise persist.Overloaded("the shard has too many batches")
+                return await right(shard, command, timeout=timeout)
+            lost = True
+            await right(shard, command, timeout=timeout)
+            raise persist.Indeterminate("no answer")
+
+        put(client.location.shards, "apply", lossy)
+        with pytest.raises(persist.Indeterminate):
+            await writer.append_at_upper(table([(2, "row", 0, 1)]))
+        put(client.location.shards, "apply", right)
+        assert rows_of(await (await reader.snapshot(2)).to_arrow()) == [(key, "row", 1) for key in range(3)]
+
+
+async def keys_of(client: aio.Client, shard: ShardId) -> set[str]:
+    found = {key async for key, _ in client.location.blob.list(f"{shard}/", timeout=10)}
+    return {key for key in found if "/rollup/" not in key}
 
 
 async def test_a_process_that_refuses_appends_compacts_what_they_wait_for(place: Place):

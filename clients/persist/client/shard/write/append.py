@@ -48,6 +48,9 @@ from persist.retry.attempts import Doubt, RefusedInDoubt
 from persist.retry.deadline import Deadline
 from persist.typed import AnyOutcome
 
+DISCARD_SECONDS: Final = 1.0
+"""So long a call that failed may last beyond its time, for the parts of it to be deleted."""
+
 
 @dataclass(slots=True)
 class TokenUse:
@@ -65,8 +68,8 @@ class Parts(Protocol):
     ) -> tuple[Run, ...]:
         """The runs without inline parts."""
 
-    async def discard(self) -> None:
-        """Delete what only this append named. Nothing of it happened, nor will."""
+    async def discard(self, *, seconds: float | None = None) -> None:
+        """Delete what only this append named, as much as that long allows. Nothing of it happened, nor will."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +116,10 @@ class Appending:
             return "repeat the same call"
         return "await the handle's resolve(): it reports whether this call happened"
 
-    async def discard(self) -> None:
+    async def discard(self, *, seconds: float | None = None) -> None:
         """Delete the parts. Only after an answer that is final for every attempt that named them."""
         if self.builder is not None:
-            await self.builder.discard()
+            await self.builder.discard(seconds=seconds)
 
 
 Answer = Appended | UpperMismatch | Appending
@@ -144,9 +147,9 @@ class Appender:
     async def commit(self, append: Appending, deadline: Deadline, call: OwnCall) -> Appended | UpperMismatch:
         """The final outcome of an append, recorded in ``call``, too. UpperMismatch: nothing was appended, nor will be.
 
-        Raises UsageError (nor was anything then; its parts are deleted), LeaseExpired (nor then), LocationError:
-        OutcomeForgotten when nothing more comes of it, and whether anything had is forgotten. After any other
-        Indeterminate it is in doubt: see ``resolve``.
+        Raises UsageError, LeaseExpired or Determinate (nor was anything then, and the parts of what was sent are
+        deleted), Indeterminate: OutcomeForgotten when nothing more comes of it, and whether anything had is forgotten.
+        After any other it is in doubt: see ``resolve``.
         """
         await self._check_parts(append)
         while True:
@@ -240,6 +243,8 @@ class Appender:
             # SUBTLE: an error that says nothing of earlier attempts is not final, whichever layer raised it.
             if not it.doubt.maybe_applied and getattr(error, "determinate", True):
                 it.call.drop()
+                # Who repeats it makes parts of its own. For a short while only: its time may be over.
+                await append.discard(seconds=DISCARD_SECONDS)
                 raise
             self._maybe_applied(append, it)
             raise Indeterminate(error.message, hint=append.remedy, **{**error.details, "call": it.name}) from error

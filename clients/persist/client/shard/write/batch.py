@@ -24,7 +24,7 @@ from persist.core.shard.batch import Part, Run
 from persist.errors import LocationError
 from persist.machine.parts.reading import PART_BYTES
 from persist.machine.parts.threads import encode
-from persist.retry.attempts import Attempts, certain
+from persist.retry.attempts import TIMEOUT_MAX, Attempts, certain
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import Tasks
 from persist.runtime import Runtime
@@ -161,18 +161,22 @@ class BatchBuilder:
         while self._work:
             await self._work.pop(0)
 
-    async def discard(self, *, but: Collection[str] = ()) -> None:
+    async def discard(self, *, but: Collection[str] = (), seconds: float | None = None) -> None:
         """Stop all work and delete every uploaded part. Only for parts that no command named, or provably never will.
 
-        ``but``: of these keys it stays, for another ``discard``. A part whose deletion fails is left to the sweeper.
+        ``but``: of these keys it stays, for another ``discard``. ``seconds``: all of it takes no longer. What is not
+        deleted then, or cannot be, is left to the sweeper.
         """
         await self._tasks.close()
         keys = [key for key in self._keys if key not in but]
         self._keys = [key for key in self._keys if key in but]
         timeout = self._settings.store_timeout_ms / 1000
+        ends = Deadline(self._runtime, TIMEOUT_MAX if seconds is None else seconds)
         for key in keys:
+            if ends.passed:
+                return
             with contextlib.suppress(LocationError):
-                await self._target.blob.delete(key, timeout=timeout)
+                await self._target.blob.delete(key, timeout=min(timeout, ends.remaining()))
 
     async def _pull(self, source: Iterator[pa.Table] | AsyncIterator[pa.Table], instant: bool) -> pa.Table | None:
         if isinstance(source, AsyncIterator):

@@ -62,10 +62,10 @@ class KeptBatch:
         """See ``BatchBuilder.spill``."""
         return await self._builder.spill(runs, schema_of, deadline)
 
-    async def discard(self) -> None:
+    async def discard(self, *, seconds: float | None = None) -> None:
         """Note that no append names the parts any more. What was spilled for one is deleted; all, after ``release``."""
         self._is_named = False
-        await self._builder.discard(but=self._keys if self._is_held else ())
+        await self._builder.discard(but=self._keys if self._is_held else (), seconds=seconds)
 
     async def release(self) -> None:
         """End it. Once."""
@@ -87,10 +87,10 @@ class Beside:
         """See ``BatchBuilder.spill``."""
         return await self._builder.spill(runs, schema_of, deadline)
 
-    async def discard(self) -> None:
+    async def discard(self, *, seconds: float | None = None) -> None:
         """See ``KeptBatch.discard``. The few are made again for the next append."""
-        await self._builder.discard()
-        await self._kept.discard()
+        await self._builder.discard(seconds=seconds)
+        await self._kept.discard(seconds=seconds)
 
 
 class Keeps(Protocol):

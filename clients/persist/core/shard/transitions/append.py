@@ -205,15 +205,16 @@ def check_merged(state: State, batch: HollowBatch, context: Context) -> None:
     """Raise Overloaded while compaction is so far behind that the shard costs its readers and servers too much."""
     trace = state.trace
     counted = (
-        ("batches that wait to be merged", trace.unmerged + 1, context.shard_batches_max),
-        ("parts", trace.parts + batch.part_count, context.shard_parts_max),
+        ("batches that wait to be merged", trace.unmerged + 1, context.shard_batches_max, "shard_batches_max"),
+        ("parts", trace.parts + batch.part_count, context.shard_parts_max, "shard_parts_max"),
     )
-    for what, count, limit in counted:
+    for what, count, limit, setting in counted:
         if count > limit:
             raise Overloaded(
                 f"the shard has too many {what}: nothing was appended",
                 hint="wait for compaction, which must run somewhere, or compact the shard; write less often",
                 count=count,
                 limit=limit,
+                setting=setting,
                 retry_after_ms=BEHIND_MS,
             )
