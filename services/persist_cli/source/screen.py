@@ -8,7 +8,6 @@ import persist_ingest as ingest
 from persist.dates import dated
 from persist.runtime import system
 from persist.sources import SILENT_MS
-from persist.typed import Record
 from persist_cli.terminal import WIDE, counted, escaped, note, print_json, print_table, screen_width
 
 RUNNING: Final = "running"
@@ -17,7 +16,7 @@ FRONTIER_CHARS_MAX: Final = 2000
 """So much of what is bound is shown; --json has all of it."""
 
 
-def shown(source: ingest.Source) -> Record:
+def shown(source: ingest.Source) -> dict[str, object]:
     """A source for programs: what it was decided to be. What it keeps of each table's form is its own."""
     record = dataclasses.asdict(source)
     record.pop("version")
@@ -36,7 +35,7 @@ def is_wrong(told: ingest.SourceStatus) -> bool:
     return negative or told.state == FAILED or any(each.state == "stalled" for each in told.exports.values())
 
 
-def status_json(told: ingest.SourceStatus) -> Record:
+def status_json(told: ingest.SourceStatus) -> dict[str, object]:
     """All of a status, for programs."""
     return {**dataclasses.asdict(told), "source": shown(told.source)}
 

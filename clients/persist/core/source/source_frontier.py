@@ -210,7 +210,7 @@ def place(kind: SourceKind, time: SourceTime) -> tuple[AnyKey, int]:
     raise InvalidArgument("this is no time of a message of this source", kind=kind.value, got=str(time))
 
 
-def placed(kind: SourceKind, key: AnyKey, offset: int) -> SourceTime:
+def placed(kind: SourceKind, key: int | str, offset: int) -> SourceTime:
     """The time of a message at this offset of a partition: what ``place`` takes apart, as errors show it."""
     return Lsn(offset) if kind is SourceKind.LSN else Point(key, offset)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ def opened(content: Content, fields: pa.Schema) -> pyarrow.parquet.ParquetFile:
     return pyarrow.parquet.ParquetFile(_file(content), metadata=metadata, read_dictionary=texts)
 
 
-def _file(content: Content) -> Any:
+def _file(content: Content) -> pa.PythonFile:
     content.seek(0)
     return pa.PythonFile(content, mode="r")  # type: ignore[arg-type]  # narrower than Arrow is
 

@@ -11,10 +11,10 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
@@ -71,7 +71,7 @@ class S3Place:
             path = info.path[len(self.root) + 1 :]
             if info.type is pa.fs.FileType.File and not any(map(is_hidden, path.split("/"))):
                 # SUBTLE: a listing may show fractions of the second that a request for one object does not.
-                yield found_at(path, (info.size, int(info.mtime_ns) // 1_000_000_000), known)
+                yield found_at(path, (info.size, int(info.mtime_ns or 0) // 1_000_000_000), known)
 
     def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
         if not self.by_etag or not found:
@@ -103,7 +103,7 @@ class S3Place:
             if content is not None:
                 content.release()
 
-    def opened(self, keys: Sequence[str]) -> Iterator[Any]:
+    def opened(self, keys: Sequence[str]) -> Iterator[AbstractContextManager[Content]]:
         if len(keys) < 2:
             yield from map(self.open, keys)
             return
@@ -128,7 +128,7 @@ class S3Place:
             data = content.read()
         return Content(io.BytesIO(data), len(data))
 
-    def _opened(self, path: str) -> Any:
+    def _opened(self, path: str) -> pa.NativeFile:
         """Raises FileNotFoundError, SourceFailure (a key that Arrow has no name for), LocationError."""
         check_name(path)
         try:
@@ -138,7 +138,7 @@ class S3Place:
         except OSError as cause:
             raise LocationError("a file cannot be opened now", hint="check access", path=path, cause=cause) from cause
 
-    def _store(self) -> Any:
+    def _store(self) -> pa.fs.S3FileSystem:
         return _store(os.getpid(), self.endpoint, self.region)
 
 
@@ -157,7 +157,7 @@ def unnamed(path: str) -> SourceFailure:
     )
 
 
-def _found(path: str, raw: Any) -> Found:
+def _found(path: str, raw: pa.NativeFile) -> Found:
     """What an object is that was opened."""
     said = raw.metadata()
     second = int(datetime.fromisoformat(said["Last-Modified"].decode()).timestamp())
@@ -166,7 +166,7 @@ def _found(path: str, raw: Any) -> Found:
 
 
 @functools.lru_cache(maxsize=64)
-def _store(process: int, endpoint: str | None, region: str | None) -> Any:
+def _store(process: int, endpoint: str | None, region: str | None) -> pa.fs.S3FileSystem:
     """Kept, as are its connections. A forked child has none of its parent's."""
     scheme, _, host = (endpoint or "").rpartition("://")
     options = {"endpoint_override": host, "scheme": scheme or "https"} if endpoint else {}

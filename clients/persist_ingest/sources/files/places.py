@@ -6,7 +6,7 @@ Source: sources.md section 5.
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
@@ -100,14 +100,14 @@ class FilesPlace(Protocol):
         """Every file below it now, in no order. Raises LocationError, SourceFailure (a name that is not UTF-8)."""
         ...
 
-    def open(self, key: str) -> Any:
+    def open(self, key: str) -> AbstractContextManager[Content]:
         """A context with the Content behind the key of a partition, which is checked before and after.
 
         Raises UpstreamLost (it is gone), SourceFailure (another content has this path), LocationError.
         """
         ...
 
-    def opened(self, keys: Sequence[str]) -> Iterator[Any]:
+    def opened(self, keys: Sequence[str]) -> Iterator[AbstractContextManager[Content]]:
         """Such a context for each of these, in order; each ends before the next one is asked for."""
         ...
 
@@ -160,7 +160,7 @@ class LocalPlace:
         finally:
             content.release()
 
-    def opened(self, keys: Sequence[str]) -> Iterator[Any]:
+    def opened(self, keys: Sequence[str]) -> Iterator[AbstractContextManager[Content]]:
         return map(self.open, keys)
 
     def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:

@@ -152,7 +152,8 @@ def _checked(session: UpstreamConnection, definition: PostgresDefinition) -> Pos
     if found.publishes != definition.publishes:
         raise SourceFailure(
             "the publication lets other changes through than it did",
-            hint=_NEW_SOURCE,
+            hint=f"ALTER PUBLICATION ... SET (publish = '{','.join(definition.publishes)}'), then persist source "
+            f"resnapshot of each of its tables; or {_NEW_SOURCE}",
             **details,
             was=",".join(definition.publishes),
             now=",".join(found.publishes),

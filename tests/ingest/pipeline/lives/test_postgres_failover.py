@@ -15,8 +15,8 @@ from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
 from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, create, resnapshot
 from persist_ingest.location import client
-from persist_ingest.pipeline import succeeding
 from persist_ingest.pipeline.anew import attempt
+from persist_ingest.pipeline.lives import succeeding
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.sources.port import HeldUp
 from persist_ingest.sources.postgres import checks, reader
