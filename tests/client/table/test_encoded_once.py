@@ -12,10 +12,11 @@ import pytest
 from client.shard.write.test_concurrent import Lossy
 from client.support import SCHEMA, client_of, memory_place, rows_of, table
 
-from persist import Appended, Indeterminate, InvalidArgument, NotYetAvailable, ShardId, UpperMismatch, aio
+from persist import Appended, Indeterminate, InvalidArgument, NotYetAvailable, Overloaded, ShardId, UpperMismatch, aio
 from persist.client.shard.write.doubts import Doubts
 from persist.client.table.wal import log_of
 from persist.core.ids import ShardId as Named
+from persist.core.shard.commands import CompareAndAppend
 from persist.core.time.timeline import EPOCH_MILLISECONDS
 
 TEXT = random.Random(7).randbytes(3000).hex()
@@ -157,6 +158,43 @@ async def test_a_batch_in_doubt_is_deleted_iff_it_did_not_happen(faults: list[st
         assert there == [(key, text, 1) for key, text, _, _ in KEPT]
         with pytest.raises(NotYetAvailable):
             await reader.snapshot(6, timeout=0.01)
+
+
+@pytest.mark.parametrize("then", ["mismatch", "refused"])
+async def test_parts_stay_that_an_append_in_doubt_named_whatever_later_ones_come_to(then: str) -> None:
+    """The first append takes effect without an answer; the batch is appended again, and certainly not taken."""
+    async with client_of(memory_place()) as client:
+        writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
+        doubts = Doubts()
+        kept = await writer.keep(table(KEPT).drop_columns(["ts"]))
+        machine = client._location.shards
+        client._location.shards = Lossy(machine, ["after", *["before"] * 10_000])
+        with pytest.raises(Indeterminate), doubts.call() as call:
+            await writer.compare_and_append_kept_as(call, kept, 0, 5, timeout=1)
+        client._location.shards = machine
+        if then == "mismatch":
+            with doubts.call() as call:
+                assert isinstance(await writer.compare_and_append_kept_as(call, kept, 0, 5), UpperMismatch)
+        else:
+            client._location.shards = Refusing(machine)
+            with pytest.raises(Overloaded), doubts.call() as call:
+                await writer.compare_and_append_kept_as(call, kept, 6, 7, timeout=1)
+            client._location.shards = machine
+        await kept.release()
+        there = rows_of(await (await reader.snapshot(5)).to_arrow())
+        assert there == [(key, text, 1) for key, text, _, _ in KEPT]
+
+
+class Refusing(Lossy):
+    """The machine, which takes no append."""
+
+    def __init__(self, shards: Any) -> None:
+        super().__init__(shards, [])
+
+    async def apply(self, shard: Any, command: Any, *, timeout: float) -> Any:
+        if isinstance(command, CompareAndAppend):
+            raise Overloaded("too much to merge")
+        return await super().apply(shard, command, timeout=timeout)
 
 
 async def test_a_batch_that_another_writer_was_before_is_appended_later_as_it_is() -> None:

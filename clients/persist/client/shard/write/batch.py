@@ -161,15 +161,20 @@ class BatchBuilder:
         while self._work:
             await self._work.pop(0)
 
-    async def discard(self, *, but: Collection[str] = (), seconds: float | None = None) -> None:
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of all parts that were uploaded, or are being."""
+        return frozenset(self._keys)
+
+    async def discard(self, *, only: Collection[str] | None = None, seconds: float | None = None) -> None:
         """Stop all work and delete every uploaded part. Only for parts that no command named, or provably never will.
 
-        ``but``: of these keys it stays, for another ``discard``. ``seconds``: all of it takes no longer. What is not
-        deleted then, or cannot be, is left to the sweeper.
+        ``only``: of these keys alone; others stay, for another ``discard``. ``seconds``: all of it takes no longer.
+        What is not deleted then, or cannot be, is left to the sweeper.
         """
         await self._tasks.close()
-        keys = [key for key in self._keys if key not in but]
-        self._keys = [key for key in self._keys if key in but]
+        keys = [key for key in self._keys if only is None or key in only]
+        self._keys = [key for key in self._keys if only is not None and key not in only]
         timeout = self._settings.store_timeout_ms / 1000
         ends = Deadline(self._runtime, TIMEOUT_MAX if seconds is None else seconds)
         for key in keys:

@@ -29,8 +29,8 @@ Rows = Mapping[ShardId, pa.Table]
 class KeptBatch:
     """Parts that nothing names yet, of rows at time 0. See ``WriteHandle.keep``.
 
-    Each append of it ends by itself: with ``discard``, when nothing of it happened nor will, or without, when it
-    happened or is in doubt. ``release`` ends the batch: the parts stay only where the last append did not discard them.
+    Each append of it is ``named``, and ends by itself. ``release`` ends the batch: the parts stay where an append of
+    it happened, or is in doubt, and are deleted as soon as none is left that did, or may have.
     """
 
     def __init__(
@@ -44,40 +44,70 @@ class KeptBatch:
         self._builder = builder
         self._keys = frozenset(part.key for run in runs for part in run.parts if part.key)
         self._is_held = True
-        self._is_named = False
+        self._appends = 0
+        """Those that happened, or are under way or in doubt."""
 
     @property
     def is_fresh(self) -> bool:
         """Whether another attempt can name the parts before they might be swept."""
         return self.runtime.monotonic() < self._fresh_until
 
-    def named(self) -> Self:
-        """Note that an append names the parts from now on."""
-        self._is_named = True
-        return self
+    def named(self) -> "Named":
+        """What an append names the parts by, which begins now."""
+        self._appends += 1
+        return Named(self, self._builder)
+
+    async def ended(self, *, seconds: float | None = None) -> None:
+        """Note that an append of it did not happen, nor will."""
+        self._appends -= 1
+        await self._delete(seconds)
+
+    async def release(self) -> None:
+        """End it. Once."""
+        self._is_held = False
+        await self._delete(None)
+
+    async def _delete(self, seconds: float | None) -> None:
+        if not self._is_held and not self._appends:
+            await self._builder.discard(only=self._keys, seconds=seconds)
+
+
+class Named:
+    """The parts of one append of a kept batch.
+
+    SUBTLE: what it comes to says nothing of another append of the same batch, which may have happened without an
+    answer: neither of the batch's parts nor of those that were spilled for that one.
+    """
+
+    def __init__(self, kept: KeptBatch, builder: BatchBuilder) -> None:
+        self._kept = kept
+        self._builder = builder
+        self._spilled = set[str]()
+        self._is_over = False
 
     async def spill(
         self, runs: tuple[Run, ...], schema_of: Callable[[int], Awaitable[Schema]], deadline: Deadline
     ) -> tuple[Run, ...]:
         """See ``BatchBuilder.spill``."""
-        return await self._builder.spill(runs, schema_of, deadline)
+        before = self._builder.keys
+        try:
+            return await self._builder.spill(runs, schema_of, deadline)
+        finally:
+            self._spilled |= self._builder.keys - before
 
     async def discard(self, *, seconds: float | None = None) -> None:
-        """Note that no append names the parts any more. What was spilled for one is deleted; all, after ``release``."""
-        self._is_named = False
-        await self._builder.discard(but=self._keys if self._is_held else (), seconds=seconds)
-
-    async def release(self) -> None:
-        """End it. Once."""
-        self._is_held = False
-        if not self._is_named:
-            await self._builder.discard()
+        """Nothing of this append happened, nor will. What was spilled for it is deleted; all, where it was the last."""
+        if self._is_over:
+            return
+        self._is_over = True
+        await self._builder.discard(only=self._spilled, seconds=seconds)
+        await self._kept.ended(seconds=seconds)
 
 
 class Beside:
     """Who made the parts of an append of a kept batch and of a few updates that were not known when it was kept."""
 
-    def __init__(self, kept: KeptBatch, builder: BatchBuilder) -> None:
+    def __init__(self, kept: Named, builder: BatchBuilder) -> None:
         self._kept = kept
         self._builder = builder
 
@@ -88,7 +118,7 @@ class Beside:
         return await self._builder.spill(runs, schema_of, deadline)
 
     async def discard(self, *, seconds: float | None = None) -> None:
-        """See ``KeptBatch.discard``. The few are made again for the next append."""
+        """See ``Named.discard``. The few are made again for the next append."""
         await self._builder.discard(seconds=seconds)
         await self._kept.discard(seconds=seconds)
 
