@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from persist import InvalidArgument
+from persist import Determinate, InvalidArgument
 from persist.arrow import ArrowArray, ArrowField, Numbers
 from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
@@ -137,21 +137,50 @@ def _searched(
     numbers = reach.spark.range(0, len(splits), 1, numPartitions=len(splits))
     chosen = source.chosen(places)
     found = None
-    if pair.rest and chosen is not None:
-        found = reach.spark.sparkContext.accumulator(np.zeros(chosen.num_rows, dtype=np.bool_), _Either())
+    if pair.rest and chosen is not None and chosen.num_rows:
+        looked = np.zeros(chosen.num_rows + len(splits), dtype=np.bool_)
+        found = reach.spark.sparkContext.accumulator(looked, _Either())
+    finding = None if found is None else _Finding(found=found, splits=len(splits))
     task = _Searched(
-        source=b"" if chosen is None else bytes_of(chosen), splits=splits, pair=replace(pair, rest=False, found=found)
+        source=b"" if chosen is None else bytes_of(chosen),
+        splits=splits,
+        pair=replace(pair, rest=False, finding=finding),
     )
 
     def unmatched() -> Pairing | None:
-        if found is None or chosen is None or found.value.all():
+        if found is None or chosen is None:
             return None
-        left = bytes_of(chosen.filter(pa.array(~found.value)))
+        matched, answers = np.split(found.value, [chosen.num_rows])
+        if not answers.all():
+            # SUBTLE: Spark goes on where an accumulator's update is lost, and then what matched would be inserted.
+            raise Determinate(
+                "what tasks found did not come back to the driver: nothing was changed",
+                hint="an accumulator of this application raised an error (see the driver's log): restart the session",
+            )
+        if matched.all():
+            return None
+        left = bytes_of(chosen.filter(pa.array(~matched)))
         last = replace(pair, split=None)
         one = reach.spark.range(0, 1, 1, numPartitions=1)
         return Pairing(reach=reach, source=one, kinds=kinds, pair=last, task=_Brought(slices=[left], task=last))
 
     return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=task, rest=unmatched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """Says which rows of a source a task found, and which of so many splits it looked at for that."""
+
+    found: "Accumulator[Numbers]"
+    splits: int
+    place: int = 0
+
+    def add(self, rows: int, unmatched: Numbers) -> None:
+        looked = np.zeros(rows + self.splits, dtype=np.bool_)
+        looked[:rows] = True
+        looked[unmatched] = False
+        looked[rows + self.place] = True
+        self.found.add(looked)
 
 
 class _Either(AccumulatorParam["Numbers"]):  # type: ignore[misc]  # pyspark is untyped here
@@ -175,7 +204,9 @@ class _Searched:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = [int(number) for batch in batches for number in batch.column(0).to_numpy()]
         for number in numbers:
-            yield from replace(self.pair, split=self.splits[number])(iter(table_of(self.source).to_batches()))
+            finding = self.pair.finding and replace(self.pair.finding, place=number)
+            pair = replace(self.pair, split=self.splits[number], finding=finding)
+            yield from pair(iter(table_of(self.source).to_batches()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +252,7 @@ class Pair:
     """What executors run: rows of the source in, of a range of keys; the pairs out, and what is unmatched if asked.
 
     ``keys``: the places of the columns that are equal, on both sides; the first is called ``first`` in the shard.
-    ``split``: None: no row of the table. ``found``: gets the rows of the source that match.
+    ``split``: None: no row of the table. ``finding``: what the rows of the source that match are said by.
     """
 
     split: "persist.Split | None"
@@ -232,7 +263,7 @@ class Pair:
     keys: tuple[tuple[int, int], ...]
     rest: bool
     counter: "Accumulator[int] | None"
-    found: "Accumulator[Numbers] | None" = None
+    finding: "_Finding | None" = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = [batch for batch in batches if batch.num_rows]
@@ -252,10 +283,8 @@ class Pair:
                 yield self._beside(mine, source, right)
             number += batch.num_rows
         rows = matching.unmatched
-        if self.found is not None:
-            matched = np.ones(source.num_rows, dtype=np.bool_)
-            matched[rows] = False
-            self.found.add(matched)
+        if self.finding is not None:
+            self.finding.add(source.num_rows, rows)
         if self.rest:
             for start in range(0, len(rows), PAIRS_MAX):
                 right = rows[start : start + PAIRS_MAX]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.accumulators import Accumulator
 from spark.change.conftest import Held
 
 import persist
-from persist import InvalidArgument
+from persist import Determinate, InvalidArgument
 from pyspark_persist.change import running
 from pyspark_persist.change import source as sources
 from pyspark_persist.change.merge import MergeBuilder
@@ -112,4 +113,19 @@ def test_row_that_two_rows_of_a_small_source_would_change_is_refused(made: Calla
     source = held.frame((5, "a", 2, 7, None), (6, "a", 2, 8, None), columns=COLUMNS)
     with pytest.raises(InvalidArgument, match="several rows of the source"):
         held.table.merge(source, "name").whenMatchedUpdateAll().execute()
+    assert held.kept() == before
+
+
+def test_what_tasks_found_and_the_driver_never_heard_changes_nothing(
+    made: Callable[[persist.Schema], Held], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark goes on where the driver loses an accumulator's updates, as after one of the user's own that raised."""
+    held = made(SCHEMA)
+    _filled(held, random.Random(7))
+    before = held.kept()
+    source = held.frame((1, "a", 9, 0, None), (2, "new", 9, 0, None), columns=COLUMNS)
+    merge = held.table.merge(source, "name").whenMatchedUpdateAll().whenNotMatchedInsertAll()
+    monkeypatch.setattr(Accumulator, "__iadd__", lambda self, term: self)
+    with pytest.raises(Determinate, match="nothing was changed"):
+        merge.execute()
     assert held.kept() == before
