@@ -52,10 +52,10 @@ class KeptBatch:
         """Whether another attempt can name the parts before they might be swept."""
         return self.runtime.monotonic() < self._fresh_until
 
-    def named(self) -> "Named":
+    def named(self) -> "KeptParts":
         """What an append names the parts by, which begins now."""
         self._appends += 1
-        return Named(self, self._builder)
+        return KeptParts(self, self._builder)
 
     async def ended(self, *, seconds: float | None = None) -> None:
         """Note that an append of it did not happen, nor will."""
@@ -72,7 +72,7 @@ class KeptBatch:
             await self._builder.discard(only=self._keys, seconds=seconds)
 
 
-class Named:
+class KeptParts:
     """The parts of one append of a kept batch.
 
     SUBTLE: what it comes to says nothing of another append of the same batch, which may have happened without an
@@ -107,7 +107,7 @@ class Named:
 class Beside:
     """Who made the parts of an append of a kept batch and of a few updates that were not known when it was kept."""
 
-    def __init__(self, kept: Named, builder: BatchBuilder) -> None:
+    def __init__(self, kept: KeptParts, builder: BatchBuilder) -> None:
         self._kept = kept
         self._builder = builder
 
@@ -118,7 +118,7 @@ class Beside:
         return await self._builder.spill(runs, schema_of, deadline)
 
     async def discard(self, *, seconds: float | None = None) -> None:
-        """See ``Named.discard``. The few are made again for the next append."""
+        """See ``KeptParts.discard``. The few are made again for the next append."""
         await self._builder.discard(seconds=seconds)
         await self._kept.discard(seconds=seconds)
 
