@@ -7,6 +7,7 @@ Source: catalog-semantics.md section 4.2; docs/sources.md, one table.
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -19,7 +20,7 @@ from persist.machine.parts.place import Place
 from persist.machine.parts.reading import snapshot_of
 from persist.machine.parts.stream import rows
 from persist.machine.shards import ShardInfo, Shards
-from persist.retry.tasks import Tasks, ended
+from persist.retry.tasks import Tasks, ended, forsake, outcome_of
 
 if TYPE_CHECKING:
     from persist.core.source.standing import Feeds, Standstill
@@ -54,9 +55,16 @@ class Stalls:
     """What is recorded of sources at a location, looked at for reads that wait."""
 
     def __init__(self, location: Looked) -> None:
-        self._location = location
+        """``location``: has this, and outlives it."""
+        self._of = weakref.ref(location)
         self._known: dict[ShardId, _Records] = {}
         self._looking: dict[ShardId, tuple[float, asyncio.Task[Mapping[str, Mapping[str, str]]]]] = {}
+
+    @property
+    def _location(self) -> Looked:
+        location = self._of()
+        assert location is not None, "a location outlives what it has"
+        return location
 
     async def unless_stalled(self, wanted: Mapping[ShardId, int], waiting: Awaitable[T]) -> T:
         """What ``waiting`` gives, which comes once each shard is complete at its time.
@@ -126,8 +134,10 @@ class Stalls:
         at, task = self._looking.get(shard, (float("-inf"), None))
         if task is None or at < begun:
             at, task = begun, self._location.tasks.start(self._look(shard))
+            # Who asked may be gone by then.
+            forsake(task)
             self._looking[shard] = at, task
-        return await asyncio.shield(task)
+        return await outcome_of(task, "the client was closed while a read waited")
 
     async def _look(self, shard: ShardId) -> Mapping[str, Mapping[str, str]]:
         known = self._known.get(shard)
