@@ -40,7 +40,7 @@ MODELLED: set[str] = set()
 """Those that the model finds sooner than a world does."""
 SOONEST = {
     "output_deleted_when_a_merge_gets_no_answer": 15,
-    "step_applied_by_places": 16,
+    "step_applied_by_places": 54,
     "sweep_by_age_only": 4,
     "listen_keeps_the_progress_of_empty_batches": 1,
     "truncated_batch_not_filtered": 3,
