@@ -21,9 +21,14 @@ MAY_BE_ZERO: Final = frozenset(
         "reclaim_bytes",
         "reclaim_after_ms",
         "first_connection_ms",
+        "uploads_outstanding",
+        "compactions_at_once",
+        "compaction_round_ms",
+        "compaction_memory_bytes",
     }
 )
-"""Numbers for which 0 means "none" or "at once". With 0 of others nothing goes on, or a processor is never idle."""
+"""Numbers for which 0 means "none", "at once" or the least there can be. With 0 of others nothing goes on, or a
+processor is never idle."""
 MOST: Final = {"max_message_bytes": (1 << 30) - 1}
 """gRPC's own limit, of which clients take twice as much."""
 MOST_OF_ANY: Final = 1 << 53

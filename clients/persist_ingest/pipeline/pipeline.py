@@ -154,6 +154,7 @@ class Pipeline:
     def _run(self, steps: int | None, until: Callable[[Step], bool]) -> Step | None:
         patience = self._runtime.monotonic() + PATIENCE_SECONDS
         number, step = 0, None
+        self._tell("running", None, force=True)  # The word of one that failed is not the last one any more.
         while not self._stop.is_set():
             begun = self._runtime.monotonic()
             try:

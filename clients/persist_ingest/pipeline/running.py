@@ -26,6 +26,7 @@ from persist_ingest.pipeline.work import (
     joined,
     sent,
 )
+from persist_ingest.sources.port import Unforeseen
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -168,6 +169,8 @@ def _sending(works: Iterator[tuple[int, Work]], *, ranges: int) -> Iterator[tupl
     for number, work in list(works):
         try:
             yield from sent(work, number, ranges)
+        except Unforeseen:
+            raise
         except PersistError as error:
             yield 0, error
 
@@ -179,6 +182,8 @@ def _in_range(
     rest = iter(given)
     try:
         answer: Done | PersistError = carry_out_range(exports, KeyRange(number, ranges), _checked(rest))
+    except Unforeseen:
+        raise
     except PersistError as error:
         answer = error
     # SUBTLE: the iterator is exhausted, or Spark would throw this Python worker away.
@@ -200,6 +205,8 @@ def _on_executor(works: Iterator[tuple[int, Work]]) -> Iterator[Done | PersistEr
     for _, work in list(works):
         try:
             answer: Done | PersistError = carry_out(work)
+        except Unforeseen:
+            raise  # which may be of this executor alone
         except UsageError as error:
             answer = error
         yield answer

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from persist import PersistError
+from persist import Determinate, PersistError
 from persist_ingest.sources.port import Unforeseen
 
 _log = logging.getLogger(__name__)
@@ -17,6 +17,8 @@ def foreseen() -> Iterator[None]:
         yield
     except PersistError:
         raise
+    except MemoryError as cause:
+        raise Determinate("a source's reader has too little memory", hint="it is tried again", cause=cause) from cause
     except Exception as cause:
         _log.exception("reading a source failed")
         raise Unforeseen.of(cause) from cause

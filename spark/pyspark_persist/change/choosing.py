@@ -64,7 +64,8 @@ def _keys(reach: Reach, base: Base, wanted: "Column", about: list[str | None]) -
 def _columns_of(filtered: "DataFrame") -> list[str]:
     """The columns of the table that the condition of a filter is about.
 
-    None where they are not known (Spark Connect), and where it may not hold again where it held (chance, subqueries).
+    None where they are not known (Spark Connect), and where it may not hold again where it held (chance, the present
+    time, subqueries).
     """
     plan = getattr(filtered, "_jdf", None)
     if plan is None:
@@ -73,8 +74,11 @@ def _columns_of(filtered: "DataFrame") -> list[str]:
     if plan.getClass().getSimpleName() != "Filter":
         return []
     asked = plan.condition()
-    expressions = filtered.sparkSession.sparkContext._jvm.org.apache.spark.sql.catalyst.expressions
-    if not asked.deterministic() or expressions.SubqueryExpression.hasSubquery(asked):
+    catalyst = filtered.sparkSession.sparkContext._jvm.org.apache.spark.sql.catalyst
+    if not asked.deterministic() or catalyst.expressions.SubqueryExpression.hasSubquery(asked):
+        return []
+    # SUBTLE: to Spark the present time is no chance, but the second look at the rows is at another one.
+    if asked.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE()):
         return []
     names = asked.references().toSeq()
     return [str(names.apply(place).name()) for place in range(names.size())]

@@ -251,8 +251,9 @@ def test_values_of_parquet_that_do_not_fit_are_bad_rows(tmp_path: Path) -> None:
         ("parquet", parquet(pa.table({"name": ["no id"]})), 0),
         ("csv", b"id,nam\n1,a\n", 0),
         ("csv", csv(2) + b'3,"never closed' + b"x" * (5 << 20), None),
+        ("csv", b"A" * 200_000, 0),
     ],
-    ids=["no footer", "column missing", "no such column", "a row too long"],
+    ids=["no footer", "column missing", "no such column", "a row too long", "a name too long"],
 )
 def test_files_that_make_no_sense_end_with_a_bad_row(tmp_path: Path, kind: str, data: bytes, good: int | None) -> None:
     put(tmp_path / "file", data)

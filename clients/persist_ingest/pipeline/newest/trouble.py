@@ -8,7 +8,9 @@ from typing import Final
 
 from persist import Determinate, InvalidArgument
 
-_NEVER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+_NEVER: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+)
 """Why a folder cannot be made with all above it, whatever is waited for: a file is there, or it is another's place."""
 
 

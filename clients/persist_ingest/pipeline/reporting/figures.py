@@ -18,7 +18,7 @@ from persist_ingest.pipeline.records import Source, Told
 from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
 from persist_ingest.pipeline.running import Step
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, troubles
-from persist_ingest.sources.port import UpstreamStatus
+from persist_ingest.sources.port import Unforeseen, UpstreamStatus
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Figure: TypeAlias = tuple[str, Labels, float]
@@ -124,7 +124,7 @@ class Figures:
             steps=self.steps,
             untold=self.untold,
             error="" if error is None else f"{type(error).__name__}: {error}",
-            definite=error is not None and not isinstance(error, LocationError | LeaseExpired),
+            definite=error is not None and not isinstance(error, LocationError | LeaseExpired | Unforeseen),
             details={} if self.recount is None else self.recount.details(),
         )
 

@@ -89,7 +89,10 @@ def check_header(row: bytes, declared: Sequence[str], delimiter: str) -> None:
     if not row:
         return
     text = row.decode("utf-8", errors="replace").rstrip("\r\n")
-    names = Counter(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), []))
+    try:
+        names = Counter(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), []))
+    except csv.Error as error:
+        raise pa.ArrowInvalid(f"the header cannot be read: {error}") from error
     lacking = [name for name in declared if name not in names]
     check_cases(lacking, list(names))
     if lacking:

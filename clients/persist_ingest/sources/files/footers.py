@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from persist.arrow import ArrowArray
 from persist_ingest.sources.files.places import Content
 
-# What Arrow raises for data it cannot make sense of. A fault of the store is a LocationError by then: see Content.
+# What Arrow raises for data it cannot make sense of, and for too little memory, which says nothing of them.
+# A fault of the store is a LocationError by then: see Content.
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
@@ -96,6 +97,8 @@ def row_count(content: Content) -> int:
     """The rows of a Parquet file by its footer; 0 when that makes no sense."""
     try:
         return int(pyarrow.parquet.ParquetFile(_file(content)).metadata.num_rows)
+    except MemoryError:
+        raise
     except UNREADABLE:
         return 0
 

@@ -179,6 +179,8 @@ class Parquet:
                     at += part.num_rows
             if at != end:
                 raise pa.ArrowInvalid(f"it has {end - at} rows less than the file says")
+        except MemoryError:
+            raise
         except UNREADABLE as error:
             text = f"the row group cannot be read from here on: {error}"[:ERROR_CHARS_MAX]
             yield _no_rows(self.fields, following=end, bad=((at, text, None),))
@@ -258,6 +260,8 @@ def _until_last(batches: pa.RecordBatchReader) -> Iterator[tuple[pa.RecordBatch,
             if held is not None:
                 yield held, False
             held = batch
+    except MemoryError:
+        raise
     except UNREADABLE:
         if held is not None:
             yield held, False
@@ -279,6 +283,8 @@ def _guarded(blocks: Iterator[Block], fields: pa.Schema, begin: int, end: int) -
             at = max(at, block.following)
             if at >= end:
                 return
+    except MemoryError:
+        raise
     except UNREADABLE as error:
         if begin <= at < end:
             text = f"the file cannot be read from here on: {error}"[:ERROR_CHARS_MAX]

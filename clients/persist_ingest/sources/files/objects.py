@@ -157,6 +157,15 @@ def unnamed(path: str) -> SourceFailure:
     )
 
 
+def otherwise(path: str) -> SourceFailure:
+    """An object is listed as another one than it is when it is asked for, and that stays so."""
+    return SourceFailure(
+        "an object is listed with another size or time than it has",
+        hint="write it anew; does the store answer differently to a list and to a request for one object?",
+        path=path,
+    )
+
+
 def _found(path: str, raw: pa.NativeFile) -> Found:
     """What an object is that was opened."""
     said = raw.metadata()

@@ -26,7 +26,7 @@ from persist_ingest.given import Given
 from persist_ingest.sources.divert import DIVERT, FAIL, BadRow, diverted, errors_schema
 from persist_ingest.sources.files.footers import inferred, row_count
 from persist_ingest.sources.files.formats import AnyFormat, Block, Csv, JsonLines, Parquet
-from persist_ingest.sources.files.objects import check_name, place_of, unnamed
+from persist_ingest.sources.files.objects import check_name, otherwise, place_of, unnamed
 from persist_ingest.sources.files.places import NOTHING_KNOWN, FilesPlace, Found, path_of
 from persist_ingest.sources.options import check_options, columns, listed, number, one_of, required
 from persist_ingest.sources.port import ERRORS, Beginning, Changes, Event, SourceFailure, UpstreamStatus
@@ -280,10 +280,11 @@ class FilesReader:
         fresh = [each for each in ready if each.path not in bound and known.get(each.path, (None,))[0] is not each]
         named = dict(self._place.identified(fresh)) if fresh else {}
         for each in fresh:
-            if each.path in named and not each.may_be(named[each.path].key):
+            is_other = each.path in named and not each.may_be(named[each.path].key)
+            if is_other:
                 del named[each.path]  # replaced since it was listed
-            elif each.path not in named and each in self._vanished:
-                raise unnamed(each.path)
+            if each.path not in named and each in self._vanished:
+                raise otherwise(each.path) if is_other else unnamed(each.path)
         self._vanished = {each for each in fresh if each.path not in named}
         self._identified = {each.path: known[each.path] for each in ready if each.path in known}
         self._identified.update((each.path, (each, named[each.path])) for each in fresh if each.path in named)
@@ -360,7 +361,7 @@ def _defined(given: Given) -> FilesDefinition:
         header=given.flag("header", True),
         delimiter=delimiter,
         renames=Renames.of(given),
-        identity=BY_ETAG,
+        identity=BY_ETAG if uri.startswith("s3:") else BY_TIME,
     )
     return _stored(definition)
 
