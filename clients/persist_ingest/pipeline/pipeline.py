@@ -586,7 +586,7 @@ class Pipeline:
         now = self._runtime.monotonic()
         if not force and now - self._told_at < self.options.told_ms / 1000:
             return
-        is_first, self._told_at = step is not None and self._told_at == float("-inf"), now
+        is_first, self._told_at = self._told_at == float("-inf"), now
         try:
             if is_first:
                 self._records.forget_silent(self.source, self._ingester)
