@@ -186,6 +186,9 @@ class LocalMinter(Closes):
             raise
         if shard.log.trace.is_initialized:
             self._remember(source.remap, source.incarnation)
+        for other in [each for each in self._shards if each[:2] == key[:2] and precedes(each[2], key[2])]:
+            # It binds nothing more, and its reader would keep all of the history from then on.
+            await self._shards.pop(other).close()
         return shard
 
     def _check_incarnation(self, source: RemapSource) -> None:

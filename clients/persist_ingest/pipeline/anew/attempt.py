@@ -214,7 +214,7 @@ class Attempt:
                 for batch in piece.rows():
                     rows += batch.num_rows
                     yield from staging.there(batch)
-            end = anew.high()
+            end = self._high(anew, reached.hold)
             for changes in piece.changes(SourceFrontier.at(kind, {0: reached.hold}), end):
                 yield from staging.changed(changes)
             reached = Reached(
@@ -231,6 +231,14 @@ class Attempt:
         self._append(batch, reached, mark)
         self._report(reached.rows - before.reached.rows)
         self._rest(begun, reached.rows - before.reached.rows)
+
+    def _high(self, anew: Anew, hold: int) -> SourceFrontier:
+        """How far the log is now. Raises UpstreamLost where that is less than was read: then that was another one."""
+        end = anew.high()
+        if (end.bound(0) or 0) < hold:
+            message = "the log ends before where this snapshot was: the server lost its end, or was put back"
+            raise UpstreamLost(message, hint="it begins anew", export=self._export)
+        return end
 
     def _rest(self, begun: float, rows: int) -> None:
         if self.pace.rows_per_second:
@@ -273,7 +281,7 @@ class Attempt:
     def _is_moved(self, anew: Anew) -> bool:
         """Whether the export has all of it now; if not, another process appended to it meanwhile."""
         before, kind = self._progressed(), SourceKind(self._source.kind)
-        trace = self._bound(anew.high())
+        trace = self._bound(self._high(anew, before.reached.hold))
         # The last time there is, which need not be one at which something was bound: the log may have nothing new.
         begin, end, at = SourceFrontier.at(kind, {0: before.reached.hold}), trace.frontier, (trace.upper.time or 1) - 1
         with self._staging(anew) as staging:

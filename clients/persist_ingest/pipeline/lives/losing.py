@@ -10,7 +10,7 @@ from typing import Final
 from persist import Determinate, PersistError
 from persist.sources import UpstreamRegressed
 from persist_ingest.pipeline.records import Records, Source
-from persist_ingest.pipeline.troubles import Trouble, amend, running, with_trouble
+from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
 from persist_ingest.sources.lives import HistoryLost, Lags
 from persist_ingest.sources.port import SourceType, is_apart
 
@@ -36,7 +36,8 @@ def keep_in_mind(records: Records, source: Source, kind: SourceType, reader: obj
         after = now
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
-            for export in running(now):
+            # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
+            for export in [*running(now), *snapshotted(now)]:
                 after = with_trouble(after, export, trouble)
         return after
 

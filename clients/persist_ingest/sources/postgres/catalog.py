@@ -319,6 +319,7 @@ def history(session: UpstreamConnection, timeline: int) -> tuple[tuple[int, int]
     """The timelines that this one of a session's server comes from, oldest first, and where each was left."""
     if timeline > 1 and timeline not in session.histories:
         _, text = session.aside().row(f"TIMELINE_HISTORY {timeline}")
+        session.end_aside()
         lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
         fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]
         session.histories[timeline] = tuple((int(each[0]), position(each[1])) for each in fields)

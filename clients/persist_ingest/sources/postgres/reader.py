@@ -144,6 +144,7 @@ def _advance(session: UpstreamConnection, slot: str, target: int) -> None:
 def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
     """Have standbys take the slot over when they are promoted, which is not so of one that was copied or made anew."""
     patiently(lambda: session.aside().run(f"ALTER_REPLICATION_SLOT {catalog.quoted(slot)} (FAILOVER true)"))
+    session.end_aside()
 
 
 class PostgresReader:

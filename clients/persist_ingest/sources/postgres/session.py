@@ -268,6 +268,12 @@ class UpstreamConnection:
             self._aside = made
         return self._aside
 
+    def end_aside(self) -> None:
+        """End that session: standbys need those that a server has for replication."""
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            aside.close()
+
     def rolled_back(self) -> None:
         """End the transaction, if there is one; a server that went away has ended it."""
         if not self._connection.closed:
@@ -285,8 +291,7 @@ class UpstreamConnection:
 
     def close(self) -> None:
         """End it. Doing it again does nothing."""
-        if self._aside is not None:
-            self._aside.close()
+        self.end_aside()
         self._connection.close()
 
     def cancel(self) -> None:
