@@ -37,7 +37,7 @@ from persist.runtime import Runtime
 from persist.settings import Settings
 from persist.storage.ports import DELETES_MAX, Blob, Consensus, Entry
 from persist.wire.checksum import crc32c
-from persist.wire.frame import HEAD_BYTES
+from persist.wire.frame import HEAD_BYTES, message_bytes
 from persist.wire.shard.state import OLDEST_FORMAT, decode_diff, decode_rollup, encode_diff, encode_rollup
 
 T = TypeVar("T")
@@ -272,7 +272,7 @@ class Versions:
             return None
         whole = len(data) == rollup.encoded_bytes and crc32c(data) == rollup.checksum
         check(whole, "a rollup's bytes are those its diff names", key=rollup.key)
-        state = await self._aside(len(data), decode_rollup, data, shard, seqno)
+        state = await self._aside(message_bytes(data), decode_rollup, data, shard, seqno)
         # The first rollup cannot contain its own checksum: the diff that named it says it instead.
         return dataclasses.replace(state, rollups={0: rollup}) if seqno == 0 else state
 
@@ -309,7 +309,7 @@ class Versions:
         return Version(state=state, diff_checksum=seen, head=head, replaced=tuple(replaced))
 
     async def _aside(self, size: int, function: Callable[..., T], *args: object) -> T:
-        """What a pure function of so many stored bytes returns: on the event loop only where that takes no time."""
+        """What a pure function of messages of so many bytes returns: on the loop only where that takes no time."""
         return function(*args) if size <= ON_LOOP_BYTES_MAX else await self._runtime.offload(function, *args)
 
     async def _scan(self, shard: ShardId, from_seqno: int, limit: int, deadline: Deadline) -> list[Entry]:
@@ -350,16 +350,16 @@ def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     """The entries in pieces of a bounded size: between two of them others have their turn."""
     begin = size = 0
     for at, entry in enumerate(entries):
-        if at > begin and size + len(entry.data) > PIECE_BYTES_MAX:
+        if at > begin and size + message_bytes(entry.data) > PIECE_BYTES_MAX:
             yield entries[begin:at]
             begin, size = at, 0
-        size += len(entry.data)
+        size += message_bytes(entry.data)
     if begin < len(entries):
         yield entries[begin:]
 
 
 def _size(entries: Sequence[Entry]) -> int:
-    return sum(len(entry.data) for entry in entries)
+    return sum(message_bytes(entry.data) for entry in entries)
 
 
 def _decoded_all(shard: ShardId, entries: Sequence[Entry]) -> list[StateDiff]:

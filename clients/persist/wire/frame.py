@@ -49,6 +49,13 @@ def format_of(data: bytes) -> int:
     return int(_HEAD.unpack_from(data)[1]) if len(data) >= _HEAD.size else -1
 
 
+def message_bytes(data: bytes) -> int:
+    """How large the message of a frame is, as the frame says: what decoding it costs. Nothing is verified."""
+    if len(data) < _HEAD.size + _SIZE.size or _HEAD.unpack_from(data)[2] == _PLAIN:
+        return len(data)
+    return int(_SIZE.unpack_from(data, _HEAD.size)[0])
+
+
 def unframed(
     kind: type[M],
     magic: bytes,

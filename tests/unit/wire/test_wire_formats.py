@@ -14,7 +14,7 @@ from persist.v1 import shard_pb2, state_pb2, types_pb2
 from persist.wire import formats, frame
 from persist.wire.checksum import crc32c
 from persist.wire.formats import NEVER, check_fields, format_of_field
-from persist.wire.frame import framed, unframed
+from persist.wire.frame import HEAD_BYTES, framed, message_bytes, unframed
 from persist.wire.location import LocationRecord, decode_location, encode_location
 from persist.wire.rpc_reads import standing_of
 from persist.wire.shard import state
@@ -151,3 +151,16 @@ def test_client_refuses_batches_in_a_format_that_it_does_not_know():
     assert refused.value.details["found"] == str(STATE_FORMAT + 1)
     info.format = 0
     assert standing_of(info)["format"] == FIRST_FORMAT
+
+
+@pytest.mark.parametrize(("size", "limit"), [(0, 0), (30, 0), (1 << 20, 0), (30, 2 << 20), (1 << 20, 2 << 20)])
+def test_a_frame_says_how_large_its_message_is_before_it_is_expanded(size, limit):
+    """By what comes out of it is decided where it is decoded: what is small stored may hold a loop up."""
+    message = state_pb2.StateTextChange(new="x" * size)
+    data = framed(b"pDIF", 2, b"", message, limit=limit)
+    assert (len(data) < 2_000) == (size < 100 or limit > 0)
+    assert 0 <= message_bytes(data) - message.ByteSize() <= HEAD_BYTES
+
+
+def test_what_is_no_frame_is_as_large_as_it_is():
+    assert [message_bytes(bytes(size)) for size in range(20)] == list(range(20))

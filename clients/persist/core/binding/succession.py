@@ -56,7 +56,13 @@ def succession(
 
 
 def incarnation_of(found: pa.Table) -> str:
-    """The incarnation that bindings are of at a time. ``found``: the rows of the remap shard then, with ``diff``."""
+    """
+    The incarnation that bindings are of at a time.
+
+    ``found``: the rows of the remap shard then, with ``diff``.
+
+    Raises: nothing of its own (a source that was begun has bindings, and all of one incarnation).
+    """
     incarnations = {str(row[1]) for row in _there(found)}
     check(len(incarnations) == 1, "bindings are of one incarnation at a time", found=sorted(incarnations))
     return incarnations.pop()
