@@ -116,6 +116,7 @@ def _result(result: Compacted) -> pb.CompactResult:
         parts_reused=result.parts_reused,
         applied=result.applied,
         steps_left=result.steps_left,
+        negative=result.negative,
     )
 
 

@@ -40,6 +40,7 @@ _HELP: Final = {
     "persist_compaction_rows_total": "rows merged",
     "persist_compaction_bytes_total": "encoded bytes merged",
     "persist_compaction_set_aside_total": "batches that could not be merged and were set aside",
+    "persist_compaction_negative_rows_total": "different rows that a merge found there less than no times, each time",
     "persist_compaction_overloaded_total": "requests for compactions refused because too many waited",
     "persist_minter_times_total": "source times whose binding was returned",
     "persist_minter_minted_total": "appends that bound something",

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from persist.v1 import types_pb2 as persist_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpersist/v1/compaction.proto\x12\npersist.v1\x1a\x16persist/v1/types.proto\"E\n\x0e\x43ompactRequest\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\r\n\x05whole\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\xcd\x01\n\x0f\x43ompactResponse\x12+\n\x06queued\x18\x01 \x01(\x0b\x32\x19.persist.v1.CompactQueuedH\x00\x12/\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.persist.v1.CompactProgressH\x00\x12+\n\x06result\x18\x03 \x01(\x0b\x32\x19.persist.v1.CompactResultH\x00\x12\'\n\x04\x64one\x18\x04 \x01(\x0b\x32\x17.persist.v1.CompactDoneH\x00\x42\x06\n\x04news\"\x1e\n\rCompactQueued\x12\r\n\x05\x61head\x18\x01 \x01(\r\"n\n\x0f\x43ompactProgress\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x14\n\x0crows_written\x18\x04 \x01(\x04\x12\x17\n\x0frows_per_second\x18\x05 \x01(\x01\"\xe4\x01\n\rCompactResult\x12%\n\x04\x64\x65sc\x18\x01 \x01(\x0b\x32\x17.persist.v1.Description\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\r\x12\x0c\n\x04runs\x18\x03 \x01(\r\x12\x13\n\x0brows_before\x18\x04 \x01(\x04\x12\x12\n\nrows_after\x18\x05 \x01(\x04\x12\x14\n\x0c\x62ytes_before\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_after\x18\x07 \x01(\x04\x12\x14\n\x0cparts_reused\x18\x08 \x01(\r\x12\x0f\n\x07\x61pplied\x18\t \x01(\x08\x12\x12\n\nsteps_left\x18\n \x01(\x08\"\"\n\x0b\x43ompactDone\x12\x13\n\x0b\x63ompactions\x18\x01 \x01(\r\"-\n\x17\x43\x61ncelCompactionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x18\x43\x61ncelCompactionResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\x18\n\x16ListCompactionsRequest\"x\n\x17ListCompactionsResponse\x12+\n\x0b\x63ompactions\x18\x01 \x03(\x0b\x32\x16.persist.v1.Compaction\x12\x18\n\x10requests_waiting\x18\x02 \x01(\r\x12\x16\n\x0eshards_waiting\x18\x03 \x01(\r\"r\n\nCompaction\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x04\x12\x11\n\trequested\x18\x03 \x01(\x08\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.persist.v1.CompactProgress2\x94\x02\n\x11PersistCompaction\x12\x44\n\x07\x43ompact\x12\x1a.persist.v1.CompactRequest\x1a\x1b.persist.v1.CompactResponse0\x01\x12]\n\x10\x43\x61ncelCompaction\x12#.persist.v1.CancelCompactionRequest\x1a$.persist.v1.CancelCompactionResponse\x12Z\n\x0fListCompactions\x12\".persist.v1.ListCompactionsRequest\x1a#.persist.v1.ListCompactionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpersist/v1/compaction.proto\x12\npersist.v1\x1a\x16persist/v1/types.proto\"E\n\x0e\x43ompactRequest\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\r\n\x05whole\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\xcd\x01\n\x0f\x43ompactResponse\x12+\n\x06queued\x18\x01 \x01(\x0b\x32\x19.persist.v1.CompactQueuedH\x00\x12/\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.persist.v1.CompactProgressH\x00\x12+\n\x06result\x18\x03 \x01(\x0b\x32\x19.persist.v1.CompactResultH\x00\x12\'\n\x04\x64one\x18\x04 \x01(\x0b\x32\x17.persist.v1.CompactDoneH\x00\x42\x06\n\x04news\"\x1e\n\rCompactQueued\x12\r\n\x05\x61head\x18\x01 \x01(\r\"n\n\x0f\x43ompactProgress\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x14\n\x0crows_written\x18\x04 \x01(\x04\x12\x17\n\x0frows_per_second\x18\x05 \x01(\x01\"\xf6\x01\n\rCompactResult\x12%\n\x04\x64\x65sc\x18\x01 \x01(\x0b\x32\x17.persist.v1.Description\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\r\x12\x0c\n\x04runs\x18\x03 \x01(\r\x12\x13\n\x0brows_before\x18\x04 \x01(\x04\x12\x12\n\nrows_after\x18\x05 \x01(\x04\x12\x14\n\x0c\x62ytes_before\x18\x06 \x01(\x04\x12\x13\n\x0b\x62ytes_after\x18\x07 \x01(\x04\x12\x14\n\x0cparts_reused\x18\x08 \x01(\r\x12\x0f\n\x07\x61pplied\x18\t \x01(\x08\x12\x12\n\nsteps_left\x18\n \x01(\x08\x12\x10\n\x08negative\x18\x0b \x01(\x04\"\"\n\x0b\x43ompactDone\x12\x13\n\x0b\x63ompactions\x18\x01 \x01(\r\"-\n\x17\x43\x61ncelCompactionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x18\x43\x61ncelCompactionResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\x18\n\x16ListCompactionsRequest\"x\n\x17ListCompactionsResponse\x12+\n\x0b\x63ompactions\x18\x01 \x03(\x0b\x32\x16.persist.v1.Compaction\x12\x18\n\x10requests_waiting\x18\x02 \x01(\r\x12\x16\n\x0eshards_waiting\x18\x03 \x01(\r\"r\n\nCompaction\x12\x10\n\x08shard_id\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x04\x12\x11\n\trequested\x18\x03 \x01(\x08\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x1b.persist.v1.CompactProgress2\x94\x02\n\x11PersistCompaction\x12\x44\n\x07\x43ompact\x12\x1a.persist.v1.CompactRequest\x1a\x1b.persist.v1.CompactResponse0\x01\x12]\n\x10\x43\x61ncelCompaction\x12#.persist.v1.CancelCompactionRequest\x1a$.persist.v1.CancelCompactionResponse\x12Z\n\x0fListCompactions\x12\".persist.v1.ListCompactionsRequest\x1a#.persist.v1.ListCompactionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,19 +41,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPACTPROGRESS']._serialized_start=378
   _globals['_COMPACTPROGRESS']._serialized_end=488
   _globals['_COMPACTRESULT']._serialized_start=491
-  _globals['_COMPACTRESULT']._serialized_end=719
-  _globals['_COMPACTDONE']._serialized_start=721
-  _globals['_COMPACTDONE']._serialized_end=755
-  _globals['_CANCELCOMPACTIONREQUEST']._serialized_start=757
-  _globals['_CANCELCOMPACTIONREQUEST']._serialized_end=802
-  _globals['_CANCELCOMPACTIONRESPONSE']._serialized_start=804
-  _globals['_CANCELCOMPACTIONRESPONSE']._serialized_end=847
-  _globals['_LISTCOMPACTIONSREQUEST']._serialized_start=849
-  _globals['_LISTCOMPACTIONSREQUEST']._serialized_end=873
-  _globals['_LISTCOMPACTIONSRESPONSE']._serialized_start=875
-  _globals['_LISTCOMPACTIONSRESPONSE']._serialized_end=995
-  _globals['_COMPACTION']._serialized_start=997
-  _globals['_COMPACTION']._serialized_end=1111
-  _globals['_PERSISTCOMPACTION']._serialized_start=1114
-  _globals['_PERSISTCOMPACTION']._serialized_end=1390
+  _globals['_COMPACTRESULT']._serialized_end=737
+  _globals['_COMPACTDONE']._serialized_start=739
+  _globals['_COMPACTDONE']._serialized_end=773
+  _globals['_CANCELCOMPACTIONREQUEST']._serialized_start=775
+  _globals['_CANCELCOMPACTIONREQUEST']._serialized_end=820
+  _globals['_CANCELCOMPACTIONRESPONSE']._serialized_start=822
+  _globals['_CANCELCOMPACTIONRESPONSE']._serialized_end=865
+  _globals['_LISTCOMPACTIONSREQUEST']._serialized_start=867
+  _globals['_LISTCOMPACTIONSREQUEST']._serialized_end=891
+  _globals['_LISTCOMPACTIONSRESPONSE']._serialized_start=893
+  _globals['_LISTCOMPACTIONSRESPONSE']._serialized_end=1013
+  _globals['_COMPACTION']._serialized_start=1015
+  _globals['_COMPACTION']._serialized_end=1129
+  _globals['_PERSISTCOMPACTION']._serialized_start=1132
+  _globals['_PERSISTCOMPACTION']._serialized_end=1408
 # @@protoc_insertion_point(module_scope)

@@ -185,6 +185,7 @@ class CompactResult(_message.Message):
     PARTS_REUSED_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     STEPS_LEFT_FIELD_NUMBER: _builtins.int
+    NEGATIVE_FIELD_NUMBER: _builtins.int
     batches: _builtins.int
     """batches it was made from."""
     runs: _builtins.int
@@ -205,6 +206,10 @@ class CompactResult(_message.Message):
     """
     steps_left: _builtins.bool
     """steps_left: it was a step by which a large batch becomes one run, and not the last."""
+    negative: _builtins.int
+    """negative counts different rows that were there less than no times at since, as far as the merge could know: it began
+    at the first time, was no step, and wrote the rows anew.
+    """
     @_builtins.property
     def desc(self) -> _types_pb2.Description:
         """desc says what it covered. Always set."""
@@ -222,10 +227,11 @@ class CompactResult(_message.Message):
         parts_reused: _builtins.int = ...,
         applied: _builtins.bool = ...,
         steps_left: _builtins.bool = ...,
+        negative: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["desc", b"desc"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "batches", b"batches", "bytes_after", b"bytes_after", "bytes_before", b"bytes_before", "desc", b"desc", "parts_reused", b"parts_reused", "rows_after", b"rows_after", "rows_before", b"rows_before", "runs", b"runs", "steps_left", b"steps_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "batches", b"batches", "bytes_after", b"bytes_after", "bytes_before", b"bytes_before", "desc", b"desc", "negative", b"negative", "parts_reused", b"parts_reused", "rows_after", b"rows_after", "rows_before", b"rows_before", "runs", b"runs", "steps_left", b"steps_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,6 +105,7 @@ def compacted(done: Sequence[Compacted]) -> Row:
         "bytes": sum(each.bytes_before for each in done),
         "bytes_after": sum(each.bytes_after for each in done),
         "parts_reused": sum(each.parts_reused for each in done),
+        "negative": max((each.negative for each in done), default=0),
     }
 
 

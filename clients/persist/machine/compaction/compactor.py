@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from persist.core.data.splits import KeyRange
-from persist.core.frontier import Antichain, Description
+from persist.core.frontier import MINIMUM, Antichain, Description
 from persist.core.ids import ShardId, WriterId
 from persist.core.shard.batch import HollowBatch, Part, Run, described_bytes, fingerprint
 from persist.core.shard.commands import (
@@ -32,6 +32,7 @@ from persist.errors import LeaseExpired, PersistError, RequestTooLarge, UsageErr
 from persist.machine.compaction.damage import Unmergeable, damaged, is_of_data
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.merging import Merging
+from persist.machine.parts.negative import TakenBack
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import compaction_of
 from persist.machine.shards import Shards
@@ -60,7 +61,9 @@ class CompactionProgress:
 class Compacted:
     """The result of a compaction. ``applied`` False: another process had replaced its inputs, and nothing was lost.
 
-    ``steps_left``: it was a step by which a large batch becomes one run, and not the last.
+    ``steps_left``: it was a step by which a large batch becomes one run, and not the last. ``negative``: different rows
+    that were there less than no times at since, as far as the merge could know: it began at the first time, was no
+    step, and wrote the rows anew.
     """
 
     desc: Description
@@ -73,6 +76,7 @@ class Compacted:
     parts_reused: int
     applied: bool
     steps_left: bool = False
+    negative: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +259,7 @@ class Compactor:
                 raise _lost(shard)
 
         report(CompactionProgress(batches=len(chosen), rows=rows, bytes=size))
+        taken_back = _taken_back(work)
         merging = Merging(
             self._place,
             shard=shard,
@@ -263,6 +268,7 @@ class Compactor:
             verify=verify,
             on_rows=on_rows,
             on_part=_Described(self._described_max).add,
+            taken_back=taken_back,
         )
         try:
             output = await self._merged(merging, shard, owner, claim, work, wanted=wanted)
@@ -272,6 +278,9 @@ class Compactor:
             raise
         applied = await self.offer(shard, owner, work, output)
         await merging.tidy()
+        negative = taken_back.rows if taken_back is not None else 0
+        if negative:
+            self._say_taken_back(shard, negative, work.since)
         return Compacted(
             desc=output.desc,
             batches=len(chosen),
@@ -283,7 +292,13 @@ class Compactor:
             parts_reused=merging.reused,
             applied=applied,
             steps_left=step is not None and step.below is not None,
+            negative=negative,
         )
+
+    def _say_taken_back(self, shard: ShardId, rows: int, since: Antichain) -> None:
+        self._counts.count("persist_compaction_negative_rows_total", by=rows)
+        fields = {"shard": shard, "rows": rows, "as_of": since.time}
+        _log.warning("rows are there less than no times: persist fsck --deep says what to do", extra=fields)
 
     async def _merged(
         self,
@@ -395,6 +410,14 @@ class _Described:
             raise RequestTooLarge(
                 "the result of this merge has too many parts to be committed", hint="merge fewer batches at once"
             )
+
+
+def _taken_back(work: CompactionClaimed) -> TakenBack | None:
+    """What counts rows that are there less than no times, where the work has all up to its since."""
+    first, last, since = work.batches[0].desc, work.batches[-1].desc, work.since
+    if work.step is not None or since.time is None or first.lower != MINIMUM or last.upper.less_equal(since):
+        return None
+    return TakenBack(since.time)
 
 
 def _half(work: CompactionClaimed) -> CompactionClaimed | None:

@@ -22,6 +22,7 @@ from persist.errors import LocationError
 from persist.machine.parts.ahead import ahead_in
 from persist.machine.parts.budget import Budget
 from persist.machine.parts.fetch import Fetcher, Verify, ranges
+from persist.machine.parts.negative import TakenBack
 from persist.machine.parts.place import Place
 from persist.machine.parts.reading import Reading
 from persist.machine.parts.runs import RunView, only, overlapping
@@ -88,9 +89,10 @@ class Merging:
         verify: Verify | None = None,
         on_rows: Callable[[int], None] = lambda rows: None,
         on_part: Callable[[Part], None] = lambda part: None,
+        taken_back: TakenBack | None = None,
     ) -> None:
         """``on_rows`` is called with the rows written since its last call; ``on_part`` with each part of the result as
-        soon as it is known: what it raises ends the merge."""
+        soon as it is known: what it raises ends the merge. ``taken_back`` looks at the rows that are written."""
         self._place = place
         self._shard = shard
         self._owner = owner
@@ -98,6 +100,7 @@ class Merging:
         self._verify = verify
         self._on_rows = on_rows
         self._on_part = on_part
+        self._taken_back = taken_back
         self._uploads = Tasks()
         self._writes = Tasks()
         self._keys: set[str] = set()
@@ -168,7 +171,9 @@ class Merging:
         big = reading.decoded_bytes > _AHEAD_BYTES_MIN and may_block(place.runtime)
         ahead = ahead_in(ahead_pool(), bytes_max=plan.sizes.ahead_bytes) if big else None
         encoder = encode_parts(
-            map(_table, reading.batches(fetcher.reader, None, ahead, plan.sizes)),
+            map(
+                _table_of(self._taken_back if last else None), reading.batches(fetcher.reader, None, ahead, plan.sizes)
+            ),
             reading.schema,
             reading.schemas[-1].schema_id,
             part_bytes_max=self._budget.part_bytes,
@@ -219,8 +224,13 @@ class Merging:
         self._on_rows(part.rows)
 
 
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
+def _table_of(taken_back: TakenBack | None) -> Callable[[pa.RecordBatch], pa.Table]:
+    def table(batch: pa.RecordBatch) -> pa.Table:
+        if taken_back is not None:
+            taken_back.look_at(batch)
+        return pa.Table.from_batches([batch])
+
+    return table
 
 
 async def _here(function: Callable[..., object], *args: object) -> Any:
