@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import gc
+import weakref
 from contextlib import aclosing
 from typing import Any
 
@@ -55,6 +57,16 @@ async def test_sessions_of_one_epoch_write_beside_each_other():
         assert (found(second, "a"), second.upper) == ("1", first.upper)
         assert server.telemetry.value("persist_catalog_commits_total") == 2
         assert server.telemetry.value("persist_catalog_conflicts_total") == 0
+
+
+async def test_a_catalog_keeps_nothing_of_sessions_that_were_dropped():
+    """As by who opens again after each error: a session has the whole catalog in memory."""
+    async with catalog_server(memory_place(), generation=1) as server, remote_catalog(server.endpoint) as catalog:
+        first = await catalog.join()
+        dropped = [weakref.ref(await catalog.join()) for _ in range(5)]
+        gc.collect()
+        assert [each() for each in dropped] == [None] * 5
+        await first.set(CLUSTER, {ONE: cluster("one")})
 
 
 @pytest.mark.parametrize("depends", ["key", "kind", "name", "free name"])

@@ -6,6 +6,7 @@ no session. Source: design document 2; catalog-semantics.md sections 1.2 and 1.3
 """
 
 import contextlib
+import weakref
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -109,7 +110,8 @@ class RemoteCatalog(Closes):
         self._calls = CatalogCalls(endpoints, settings=settings or Settings(), runtime=runtime or system())
         self._environment = environment
         self._content_version = content_version
-        self._opened: list[RemoteOpened] = []
+        # Who drops one, as when it was fenced and is opened again, keeps nothing of it here.
+        self._opened = weakref.WeakSet[RemoteOpened]()
         self._seen = SeenUpper()
         self._vetted = False
 
@@ -214,7 +216,7 @@ class RemoteCatalog(Closes):
 
     async def close(self) -> None:
         """See OpenableCatalog. What it opened is of no use any more."""
-        for opened in self._opened:
+        for opened in list(self._opened):
             await opened.close()
         await self._calls.close()
 
@@ -249,7 +251,7 @@ class RemoteCatalog(Closes):
         with answers():
             session = session_of(told)
         opened = await opening.writable(self._calls, session)
-        self._opened.append(opened)
+        self._opened.add(opened)
         return opened
 
 

@@ -15,6 +15,7 @@ import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, rows_of, table
 
 from persist import Antichain, Progress, ShardId, Updates
+from persist.client.shard.read import lease
 from persist.core import ids
 from persist.core.shard.commands import DowngradeSince, RegisterLeasedReader
 from persist.errors import CorruptData, Determinate, Indeterminate, LeaseExpired, NotReadable
@@ -173,6 +174,36 @@ async def test_reader_that_follows_does_not_hold_garbage_back(place: Place):
         state = await client.inspect(writer.shard)
         assert sum(len(each["batches"]) for each in state["spine"]) <= 16
         assert (await held(client, reader))["since"] == [0], "since moved without being asked to"
+
+
+async def test_reader_that_does_nothing_does_not_hold_garbage_back_until_its_next_heartbeat(place: Place, monkeypatch):
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "LOOK_SECONDS_MAX", 0.05)
+    async with client_of(place, settings=OFTEN) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 1)
+        reader = await client.open_reader(writer.shard)
+        upper, far = 1, 20 * EVERY
+        while (await held(client, reader))["seqno"] < far:
+            assert upper < 100 * EVERY, "garbage waits for the reader"
+            await append(writer, upper, upper + 1)
+            upper += 1
+        while await diffs_of(place, writer.shard) > far:
+            await append(writer, upper, upper + 1)
+            upper += 1
+        assert (await held(client, reader))["since"] == [0], "since moved without being asked to"
+
+
+async def test_reader_that_does_nothing_commits_nothing_where_little_happens(place: Place, monkeypatch):
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "LOOK_SECONDS_MAX", 0.01)
+    async with client_of(place, settings=OFTEN) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        reader = await client.open_reader(writer.shard)
+        registered = (await held(client, reader))["seqno"]
+        await append(writer, 0, 5 * EVERY)
+        await asyncio.sleep(0.1)
+        assert (await held(client, reader))["seqno"] == registered
 
 
 async def test_snapshot_that_lies_idle_holds_its_seqno_and_no_older_one(place: Place):

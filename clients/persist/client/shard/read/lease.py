@@ -2,7 +2,7 @@
 
 Every heartbeat is a downgrade to the since already held, so it also moves the reader's seqno hold up to the oldest
 parts it still fetches. A reader that follows a busy shard moves its hold as often as the shard writes rollups, or
-garbage would wait for it. Source: persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
+garbage would wait for it; one that lies idle looks now and then how far the shard has gone. Source: persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
 """
 
 import asyncio
@@ -30,6 +30,11 @@ BEATS_PER_LEASE = 4
 _REST = 4
 """After a downgrade that was no heartbeat, pause for this many times as long as it took, to keep the load low."""
 _AGAIN_SECONDS_MAX = 1.0
+LOOK_SECONDS = 10.0
+"""An idle reader looks this often at where the shard is, and more and more seldom while that stays near."""
+LOOK_SECONDS_MAX = 60.0
+_IDLE_STEPS = 32
+"""So many times as far as one that follows may an idle reader stay behind: what it commits is garbage for others."""
 
 
 class Pin:
@@ -219,7 +224,7 @@ class Lease:
         """Renew the lease several times before it runs out, and move what it holds along when stirred."""
         runtime, pause = self._location.runtime, self._lease_ms / 1000 / BEATS_PER_LEASE
         while self._failure is None:
-            stirred = await self._stirred_within(pause)
+            stirred = await self._stirred_or_behind_within(pause)
             began = runtime.monotonic()
             try:
                 await self.downgrade(self.since.join(self._wanted), timeout=max(pause, 1.0))
@@ -236,6 +241,22 @@ class Lease:
             else:
                 if stirred:
                     await runtime.sleep(min(_REST * (runtime.monotonic() - began), pause))
+
+    async def _stirred_or_behind_within(self, seconds: float) -> bool:
+        """Whether there is a reason to move the hold before the next heartbeat, which is due in ``seconds``."""
+        runtime, look = self._location.runtime, LOOK_SECONDS
+        until = runtime.monotonic() + seconds
+        while (left := until - runtime.monotonic()) > look:
+            if await self._stirred_within(look) or await self._is_far_behind():
+                return True
+            look = min(2 * look, LOOK_SECONDS_MAX)
+        return await self._stirred_within(max(0.0, left))
+
+    async def _is_far_behind(self) -> bool:
+        """A look at the shard, which commits nothing: whether much garbage may wait for this reader, which is idle."""
+        with contextlib.suppress(PersistError, TimeoutError):  # the next heartbeat says what is wrong
+            self.saw((await self._location.shards.open(self.shard, create=False, timeout=LOOK_SECONDS)).seqno)
+        return self._outstanding() - self._asked >= _IDLE_STEPS * self._step
 
     async def _stirred_within(self, seconds: float) -> bool:
         try:
