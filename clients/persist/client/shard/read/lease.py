@@ -2,7 +2,8 @@
 
 Every heartbeat is a downgrade to the since already held, so it also moves the reader's seqno hold up to the oldest
 parts it still fetches. A reader that follows a busy shard moves its hold as often as the shard writes rollups, or
-garbage would wait for it; one that lies idle looks now and then how far the shard has gone. Source: persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
+garbage would wait for it; one that lies idle looks now and then how far the shard has gone. Source:
+persist-semantics.md section 2.6 (seqno leases, heartbeats); reliability.md I10.
 """
 
 import asyncio
