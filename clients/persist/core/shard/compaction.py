@@ -8,6 +8,7 @@ Source: design 001, compaction; persist-semantics.md sections 2.4 and 3; reliabi
 """
 
 import bisect
+import itertools
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,6 +35,10 @@ CLAIM_BYTES_MAX: Final = 5 << 19
 """What the descriptions of those parts take: they travel in one message."""
 MERGED_BYTES_MAX: Final = 7 << 19
 """What the description of a merge's result may take: it travels in one message, and is committed as one value."""
+LARGE_BYTES: Final = 64 << 20
+"""Encoded bytes from which on it matters how often they are written again."""
+TIER: Final = 8
+"""Large batches of one tier are less than so many times as large as each other."""
 ASIDE_MAX: Final = 48
 """So many batches can a claimant leave alone. Servers that know nothing of them take no more than 64 unknown fields."""
 _JOINS: Final = "_joins"
@@ -237,8 +242,38 @@ def mergeable(
 ) -> tuple[HollowBatch, ...]:
     """The first adjacent batches that can become one: as many as one message and one commit can describe.
 
-    Empty: each two of them are too large together. What is merged in steps is none of them, nor what is set ``aside``.
+    Small ones side by side, if they are several, before the large ones among them: a backlog of many claims is written
+    once a tier of sizes, not once a claim. Empty: each two of them are too large together. What is merged in steps is
+    none of them, nor what is set ``aside``.
     """
+    for row in _smaller(batches):
+        if len(found := _fitting(row, bounds, aside)) >= INPUTS_MIN:
+            return found
+    return _fitting(batches, bounds, aside)
+
+
+def _smaller(batches: tuple[HollowBatch, ...]) -> Iterator[tuple[HollowBatch, ...]]:
+    """Those of no more than a tier that lie side by side, if they are several: the lowest tier first, without the last.
+
+    None where no batch is large.
+    """
+    tiers = [_tier(batch) for batch in batches]
+    for most in sorted(set(tiers))[:-1]:
+        for is_in, row in itertools.groupby(range(len(batches)), key=lambda at: tiers[at] <= most):
+            places = list(row)
+            if is_in and len(places) >= INPUTS_MIN:
+                yield batches[places[0] : places[-1] + 1]
+
+
+def _tier(batch: HollowBatch) -> int:
+    size, tier = batch.encoded_bytes, 0
+    while size >= LARGE_BYTES:
+        size, tier = size // TIER, tier + 1
+    return tier
+
+
+def _fitting(batches: tuple[HollowBatch, ...], bounds: Bounds, aside: frozenset[bytes]) -> tuple[HollowBatch, ...]:
+    """The first of them that can become one, however they differ in size."""
     start = _start(batches, bounds, aside)
     if start is None:
         return ()
