@@ -23,7 +23,9 @@ class Walk(Generic[T]):
     def __init__(
         self, shards: Sequence[ShardId], work: Callable[[ShardId], Awaitable[T]], *, after: str, at_once: int
     ) -> None:
-        self._left = deque(shard for shard in sorted(shards) if shard > after)
+        """Raises InvalidId: ``after`` names no shard, and all might seem to lie before it."""
+        behind = ShardId.parse(after) if after else ""
+        self._left = deque(shard for shard in sorted(shards) if shard > behind)
         self._work = work
         self._at_once = at_once
         self.count = len(self._left)

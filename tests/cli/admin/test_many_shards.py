@@ -108,6 +108,15 @@ def test_mending_all_shards_goes_on_behind_one(persist, place, command):
     assert [row["shard"] for row in whole.json["shards"]] == [shard(number) for number in range(12)]
 
 
+@pytest.mark.parametrize(
+    "command", [("usage",), ("fsck",), *(("admin", each, "--all", "--commit") for each in ("compact", "gc", "sweep"))]
+)
+def test_behind_what_is_no_shard_nothing_is_said_to_be_well(persist, place, command):
+    asyncio.run(make(place, 2))
+    done = persist(*command, *options(place), "--after", "zzz")
+    assert (done.code, done.out, "malformed" in done.err) == (2, "", True), done.err
+
+
 async def test_mending_that_is_interrupted_says_where_to_go_on_and_what_was_done(capsys):
     class Place:
         async def chosen(self, shards: list[str]) -> list[ShardId]:

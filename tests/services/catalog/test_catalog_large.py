@@ -1,6 +1,7 @@
 """Transactions that are too large for one message: staged in pieces, committed once, beside small ones."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from persist.core.catalog.kinds import COMMIT, DATABASE, SETTING
 from persist.core.catalog.objects import Database, DatabaseKey, Setting, SettingKey
 from persist.core.catalog.transaction import CatalogTransaction
 from persist.core.catalog.values import Id, RoleRef, Space
-from persist.errors import InvalidArgument, RequestTooLarge
+from persist.errors import InvalidArgument, LeaseExpired, RequestTooLarge
 from persist.v1 import catalog_pb2 as pb
 from persist_catalog import passed, stages
 from persist_catalog.servicer import Serving as Served
@@ -244,6 +245,34 @@ async def test_what_a_server_forgot_is_sent_again():
 
 def large_is_there(serving: Served) -> bool:
     return all(stage.next == stage.elements for stage in serving.stages._open.values())
+
+
+async def test_a_commit_has_one_timeout_however_often_it_is_asked_for():
+    quick = replace(PATIENT, timeout_ms=8_000)
+    async with (
+        catalog_server(memory_place(), generation=1) as server,
+        remote_catalog(server.endpoint, settings=quick) as catalog,
+    ):
+        mine = await catalog.join()
+        write, had = mine._calls.write, list[float]()
+
+        async def forgotten(rpc: str, *args: Any, timeout: float | None = None, **named: Any) -> Any:
+            if rpc != "Commit":
+                return await write(rpc, *args, timeout=timeout, **named)
+            had.append(timeout or 8.0)
+            await asyncio.sleep(0.2)
+            raise LeaseExpired("forgotten", hint="send it again")
+
+        replaced(mine._calls, "write", forgotten)
+        replaced(mine, "_send", at_once)
+        with pytest.raises(LeaseExpired):
+            await mine.commit(many(mine))
+    assert len(had) > 2
+    assert all(before - after > 0.19 for before, after in itertools.pairwise(had)), had
+
+
+async def at_once(staged: Any) -> None:
+    """Takes no piece, so that there is no progress."""
 
 
 async def test_one_token_is_one_large_transaction():

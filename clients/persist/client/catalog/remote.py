@@ -34,6 +34,7 @@ from persist.core.catalog.transaction import Batch, CatalogTransaction
 from persist.core.ids import Token
 from persist.core.release import RELEASE
 from persist.errors import Indeterminate, InvalidArgument, LeaseExpired, LocationError, PersistError
+from persist.retry.deadline import LAST_ATTEMPT_SECONDS, Deadline
 from persist.runtime import Runtime, system
 from persist.settings import Settings
 from persist.typed import AnyKey, AnyMessage, AnyValue
@@ -63,12 +64,22 @@ STAGE_AGAIN: Final = 2
 
 @dataclass(slots=True)
 class _Staged:
-    """A transaction in pieces. ``whole``: a server of an earlier release takes it in one message, if it fits."""
+    """A transaction in pieces. ``whole``: a server of an earlier release takes it in one message, if it fits.
+
+    ``deadline``: of all that is asked for it from here on, begun anew with each piece that was taken, as that is
+    progress, and with the commit.
+    """
 
     prepared: Prepared | None
     changes: Changes
     pieces: list[pb.StageChangesRequest]
+    deadline: Deadline
     whole: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(self.deadline.remaining(), LAST_ATTEMPT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +420,8 @@ class RemoteOpened(OpenedCatalog):
         offload, stage_id = self._calls.runtime.offload, self._calls.runtime.random_bytes(REQUEST_ID_BYTES)
         with requests():
             footprint = await offload(footprint_message, transaction.footprint)
-            staged = _Staged(prepared, changes, await offload(pieces_of, stage_id, changes, footprint))
+            pieces = await offload(pieces_of, stage_id, changes, footprint)
+            staged = _Staged(prepared, changes, pieces, self._calls.deadline(None))
         await self._send(staged)
         return staged
 
@@ -419,7 +431,8 @@ class RemoteOpened(OpenedCatalog):
             with contextlib.suppress(Fenced, LeaseExpired):
                 for piece in staged.pieces:
                     piece.session.CopyFrom(self._named())
-                    await self._calls.write("StageChanges", piece)
+                    await self._calls.write("StageChanges", piece, timeout=staged.left)
+                    staged.deadline = self._calls.deadline(None)
         except InvalidArgument as error:
             if not is_unimplemented(error):
                 raise
@@ -427,16 +440,18 @@ class RemoteOpened(OpenedCatalog):
 
     async def _commit_staged(self, transaction: CatalogTransaction, staged: "_Staged", ts: int) -> AnyMessage:
         """Ask to commit what was staged. What was forgotten meanwhile is sent again."""
+        staged.deadline = self._calls.deadline(None)
         if staged.whole:
-            return await self._write("Commit", self._request(transaction, staged.changes, ts), settled=True)
+            request = self._request(transaction, staged.changes, ts)
+            return await self._write("Commit", request, settled=True, timeout=staged.left)
         request = self._request(transaction, (), ts)
         request.stage.CopyFrom(staged.pieces[0].stage)
         for _ in range(STAGE_AGAIN):
             with contextlib.suppress(LeaseExpired):
-                return await self._write("Commit", request, settled=True)
-            await self._begin_session()
+                return await self._write("Commit", request, settled=True, timeout=staged.left)
+            await self._begin_session(timeout=staged.left)
             await self._send(staged)
-        return await self._write("Commit", request, settled=True)
+        return await self._write("Commit", request, settled=True, timeout=staged.left)
 
     async def _confirm(self, transaction: CatalogTransaction) -> int:
         """The upper up to which a transaction without changes is true. Raises OutOfSync, Fenced."""
@@ -447,12 +462,14 @@ class RemoteOpened(OpenedCatalog):
         transaction.batch()
         return self._upper
 
-    async def _write(self, rpc: str, request: AnyMessage, *, settled: bool = False) -> AnyMessage:
+    async def _write(
+        self, rpc: str, request: AnyMessage, *, settled: bool = False, timeout: float | None = None
+    ) -> AnyMessage:
         """Ask the leader in this session, and take over what it returns. Raises Fenced, for ever."""
         self._check()
         base = request.base_upper = self._upper
         try:
-            told = await self._in_session(rpc, request, settled=settled)
+            told = await self._in_session(rpc, request, settled=settled, timeout=timeout)
         except Fenced as error:
             raise self._end(error) from error
         with answers():
@@ -463,25 +480,27 @@ class RemoteOpened(OpenedCatalog):
             await self._follow()
         return told
 
-    async def _in_session(self, rpc: str, request: AnyMessage, *, settled: bool) -> AnyMessage:
+    async def _in_session(self, rpc: str, request: AnyMessage, *, settled: bool, timeout: float | None) -> AnyMessage:
+        deadline = self._calls.deadline(timeout)
         request.session.CopyFrom(self._named())
         try:
-            return await self._calls.write(rpc, request, settled=settled)
+            return await self._calls.write(rpc, request, settled=settled, timeout=timeout)
         except LeaseExpired:
             if request.DESCRIPTOR.name == "CommitRequest" and request.HasField("stage"):
                 raise
-            await self._begin_session()
+            await self._begin_session(timeout=max(deadline.remaining(), LAST_ATTEMPT_SECONDS))
             request.session.CopyFrom(self._named())
-            return await self._calls.write(rpc, request, settled=settled)
+            left = max(deadline.remaining(), LAST_ATTEMPT_SECONDS)
+            return await self._calls.write(rpc, request, settled=settled, timeout=left)
 
     def _named(self) -> pb.CatalogSession:
         return session_message(self._session or WriteSession("none", self._own))
 
-    async def _begin_session(self) -> None:
+    async def _begin_session(self, *, timeout: float) -> None:
         """The one before was not used for long. While no other process led, another one is as good."""
         try:
             told = await self._calls.lead(
-                pb.OpenSessionRequest(token=token_message(self._own), history=self._rows.history)
+                pb.OpenSessionRequest(token=token_message(self._own), history=self._rows.history), timeout=timeout
             )
         except Fenced as error:
             raise self._end(error) from error
