@@ -194,6 +194,35 @@ async def test_reader_that_does_nothing_does_not_hold_garbage_back_until_its_nex
         assert (await held(client, reader))["since"] == [0], "since moved without being asked to"
 
 
+async def test_subscriber_that_pauses_holds_no_garbage_back_and_goes_on_without_loss(place: Place):
+    settings = dataclasses.replace(OFTEN, inline_part_bytes_max=0)
+    async with client_of(place, settings=settings) as client:
+        writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
+        await append(writer, 0, 1)
+        reader = await client.open_reader(writer.shard, lease=8.0)
+        listen, seen = await reader.subscribe(0, timeout=30), list[Any]()
+
+        async def take(until: int) -> None:
+            async for event in listen:
+                if isinstance(event, Updates):
+                    seen.extend(rows_of(event.table))
+                elif event.upper.time is None or event.upper.time >= until:
+                    break
+
+        upper = 1
+        for pause in (5, 20, 20):
+            await take(upper)
+            before = (await held(client, reader))["seqno"]
+            while (await held(client, reader))["seqno"] < before + pause * EVERY:
+                assert upper < 300 * EVERY, "garbage waits for who pauses"
+                await append(writer, upper, upper + 1)
+                upper += 1
+        await take(upper)
+        assert seen == [(time, "a", time, 1) for time in range(upper)]
+        await listen.aclose()
+        assert (await held(client, reader))["since"] == [0]
+
+
 async def test_reader_that_does_nothing_commits_nothing_where_little_happens(place: Place, monkeypatch):
     monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(lease, "LOOK_SECONDS_MAX", 0.01)

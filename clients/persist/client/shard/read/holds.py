@@ -39,6 +39,18 @@ class SeqnoHolds:
             self._drop(hold.seqno)
             hold.seqno = seqno
 
+    def rest(self, hold: SeqnoHold) -> None:
+        """Count it no more until ``wake``: its user needs nothing for now."""
+        if hold.counted:
+            hold.counted = False
+            self._drop(hold.seqno)
+
+    def wake(self, hold: SeqnoHold, seqno: int) -> None:
+        """Count one that rests again, as a user of this seqno."""
+        if not hold.counted:
+            hold.counted, hold.seqno = True, seqno
+            self._users[seqno] += 1
+
     def let_go(self, hold: SeqnoHold) -> None:
         """Count one user less, soon. Once for each hold."""
         self._gone.append(hold)

@@ -56,6 +56,14 @@ class Pin:
         """Hold this newer seqno instead. On the event loop."""
         self._holds.move(self._hold, seqno)
 
+    def rest(self) -> None:
+        """Hold nothing until ``wake``. On the event loop."""
+        self._holds.rest(self._hold)
+
+    def wake(self, seqno: int) -> None:
+        """Hold this seqno after a rest; nothing if it does not rest. On the event loop."""
+        self._holds.wake(self._hold, seqno)
+
     def release(self) -> None:
         """Release it. Doing so again does nothing. Safe from any thread."""
         self._release()
@@ -135,6 +143,12 @@ class Lease:
     def pin(self) -> Pin:
         """Hold what a read planned from now on may name, until the pin is moved or released."""
         return Pin(self._holds, self._seen)
+
+    def woken(self, pin: Pin) -> bool:
+        """Have a pin hold again after a rest. Whether parts of what was seen before may be gone, if not asked for anew."""
+        is_gone = self._asked > pin.seqno
+        pin.wake(self._seen if is_gone else pin.seqno)
+        return is_gone
 
     def check_history(self, info: ShardInfo) -> ShardInfo:
         """The answer, if it is from the history of this lease. Raises LeaseExpired otherwise, from then on."""

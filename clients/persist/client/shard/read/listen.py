@@ -100,6 +100,8 @@ class Listen(Stays):
         self._left = asyncio.Event()
         self._change: ShardMoved | None = None
         """The change that is being returned."""
+        self._is_outdated = False
+        """What was pushed before is to be asked for anew: the caller paused where nothing is held for it."""
         self._given = 0
         """Rows returned so far of the snapshot, or of the batch at the frontier."""
         self._events: AsyncGenerator[Event, None] | None = None
@@ -199,15 +201,20 @@ class Listen(Stays):
             async with aclosing(self._deliver(self._change)) as events:
                 async for event in events:
                     yield event
-        async with aclosing(self._changes()) as changes:
-            async for change in changes:
-                # The parts must be held before this reader releases older versions.
-                self._lease.check_history(change.info)
-                self._pin.move(change.info.seqno)
-                self._lease.saw(change.info.seqno, busy=bool(change.batches))
-                async with aclosing(self._deliver(change)) as events:
-                    async for event in events:
-                        yield event
+        self._is_outdated = True
+        while self._is_outdated:
+            self._is_outdated = False
+            async with aclosing(self._changes()) as changes:
+                async for change in changes:
+                    # The parts must be held before this reader releases older versions.
+                    self._lease.check_history(change.info)
+                    self._pin.move(change.info.seqno)
+                    self._lease.saw(change.info.seqno, busy=bool(change.batches))
+                    async with aclosing(self._deliver(change)) as events:
+                        async for event in events:
+                            yield event
+                    if self._is_outdated:
+                        break
         self._pin.release()
 
     async def _contents(self, snapshot: Snapshot) -> AsyncGenerator[Event, None]:
@@ -220,7 +227,11 @@ class Listen(Stays):
                 yield Updates(table=pa.Table.from_arrays(columns, schema=fields))
         self._snapshot, self._given = None, 0
         self._given_upper = _after(self._as_of)
+        # The snapshot has a hold of its own.
+        del snapshot
+        self._pin.rest()
         yield Progress(upper=self._given_upper)
+        self._lease.woken(self._pin)
 
     async def _rest(self, found: AsyncIterator[Rows]) -> AsyncGenerator[Rows, None]:
         """The rows not returned before an interruption. The same read gives the same rows in the same order."""
@@ -245,7 +256,11 @@ class Listen(Stays):
                 self._began, self._given = True, 0
                 if self._given_upper is None or self._given_upper.less_than(self._frontier):
                     self._given_upper = self._frontier
+                    if batch is fresh[-1]:
+                        # All that was seen is returned. A caller may pause here for long: nothing is held for it.
+                        self._pin.rest()
                     yield Progress(upper=self._frontier)
+                    self._is_outdated = self._lease.woken(self._pin)
                 if self._downgrade:
                     # One frontier back: a resumed reader must still distinguish the last frontier from earlier times.
                     self._lease.follow(previous)
