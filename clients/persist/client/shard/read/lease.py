@@ -145,7 +145,7 @@ class Lease:
         return Pin(self._holds, self._seen)
 
     def woken(self, pin: Pin) -> bool:
-        """Have a pin hold again after a rest. Whether parts of what was seen before may be gone, if not asked for anew."""
+        """Have a pin hold again after a rest; whether parts of what was seen before it may be gone."""
         is_gone = self._asked > pin.seqno
         pin.wake(self._seen if is_gone else pin.seqno)
         return is_gone
