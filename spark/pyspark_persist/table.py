@@ -163,6 +163,7 @@ class PersistTable:
 
         ``on``: columns that must be equal, or a condition in which the sides are called by their aliases, such as
         ``"target.id = source.id"``. Null equals nothing, unless the condition says ``<=>``.
+        Raises InvalidArgument (one alias for both sides), SchemaMismatch (columns of one name in the source).
         """
         given = ChangeSource(frame=source)
         return MergeBuilder(partial(self._change, "merge"), given, on, target=targetAlias, alias=sourceAlias)

@@ -56,7 +56,8 @@ class Run:
 
     def suites(self, suites: Mapping[str, tuple[str, ...]]) -> None:
         """Measure them. One that breaks voids those of its goals that it has not measured yet; the others still run."""
-        for number, (name, rows) in enumerate(suites.items()):
+        for number, (name, all_rows) in enumerate(suites.items()):
+            rows = tuple(filter(self._plan.wants, all_rows))
             left = self._left(list(suites)[number:])
             self._plan.say(f"{', '.join(rows)}: suite {number + 1} of {len(suites)}{left}")
             began = time.monotonic()

@@ -86,6 +86,10 @@ class MergeBuilder:
         alias: str,
         clauses: Sequence[Clause] = (),
     ) -> None:
+        if target.lower() == alias.lower():
+            raise InvalidArgument(
+                "both sides have one alias, so a name is of either", hint="give targetAlias another", alias=alias
+            )
         self._change = change
         self._given = source
         self._on = on
