@@ -425,7 +425,7 @@ def test_row_that_no_reader_could_take_is_refused_before_it_is_written():
 def test_groups_of_a_part_are_read_by_one_reader(monkeypatch):
     """Each that is opened takes half a millisecond, as long as some columns of a group take."""
     opened = []
-    made = columnar_decode.pq.ParquetFile
+    made = pq.ParquetFile
 
     def counted(*args, **kwargs):
         opened.append(kwargs.get("metadata"))
@@ -436,7 +436,7 @@ def test_groups_of_a_part_are_read_by_one_reader(monkeypatch):
     table = pa.table(columns | {"ts": pa.array([0] * 4_000, pa.uint64()), "diff": [1] * 4_000}, schema=schema.updates)
     [encoded] = encode_parts([table], schema, 0, row_group_rows=500)
     blob = Stored(encoded)
-    monkeypatch.setattr(columnar_decode.pq, "ParquetFile", counted)
+    monkeypatch.setattr(pq, "ParquetFile", counted)
     found = list(part_batches(blob.part, blob.read, schema, columns=["name"]))
     assert sum(batch.num_rows for batch in found) == 4_000
     assert len([each for each in opened if each is not None]) == 1

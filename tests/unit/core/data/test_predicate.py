@@ -14,7 +14,8 @@ from simulation.budget import examples
 from sure import sure
 
 from persist.core.data.encoding import encode_key
-from persist.core.data.predicate import Condition, Predicate
+from persist.core.data.predicate import Predicate
+from persist.core.data.predicates.condition import Condition
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate, normalise
 from persist.errors import InvalidArgument
