@@ -22,7 +22,7 @@ from pyspark_persist.compact import compact
 from pyspark_persist.counting import count
 from pyspark_persist.finding import found, inspected
 from pyspark_persist.options.names import NAMES_OF_SHARDS, WRITE
-from pyspark_persist.options.parsing import parse_write
+from pyspark_persist.options.parsing import check_time, parse_write
 from pyspark_persist.read.metadata import METADATA_SCHEMAS, metadata_table
 from pyspark_persist.registering import register
 from pyspark_persist.tags import tag, tags, untag
@@ -163,6 +163,7 @@ class PersistTable:
 
         ``on``: columns that must be equal, or a condition in which the sides are called by their aliases, such as
         ``"target.id = source.id"``. Null equals nothing, unless the condition says ``<=>``.
+        Raises InvalidArgument (one alias for both sides), SchemaMismatch (columns of one name in the source).
         """
         given = ChangeSource(frame=source)
         return MergeBuilder(partial(self._change, "merge"), given, on, target=targetAlias, alias=sourceAlias)
@@ -179,6 +180,7 @@ class PersistTable:
 
         Of its counts those are of updates, not of rows. Raises as ``delete``, and NotReadable.
         """
+        check_time(asOf, "asOf")
         return self._change("restore", how, {"asOf": asOf}).run(restoration(asOf))
 
     def count(self, asOf: int | None = None) -> int:
@@ -187,6 +189,8 @@ class PersistTable:
         From what the state says, without reading any row, where parts do not lie astride ``asOf``: always of the newest
         time. Raises ShardNotFound, NotReadable, InvalidBounds.
         """
+        if asOf is not None:
+            check_time(asOf, "asOf")
         return count(self._spark, self._target(), asOf)
 
     def createView(self, name: str, asOf: int | None = None) -> None:
@@ -199,6 +203,8 @@ class PersistTable:
         History from there on is kept, too, so a forgotten tag keeps everything. Repeating it changes nothing. Raises
         InvalidArgument (the name is another time's), InvalidBounds, NotReadable, InvalidId, ShardNotFound.
         """
+        if asOf is not None:
+            check_time(asOf, "asOf")
         return tag(self._target(), name, asOf)
 
     def untag(self, name: str) -> bool:

@@ -1,29 +1,24 @@
 """`python -m bench`: measure against the goals, show a table, write JSON. Exit 0, or 1 when a figure is void.
 
 A goal that is not reached is reported, not punished: a slow machine is no error. A wrong row is. What was measured is
-written suite by suite: a run that is ended keeps what it has. `--show FILE…` measures nothing: it makes one table of
-runs, of which the last that has a row counts.
+written check by check, and shown suite by suite: a run that is ended shows and keeps what it has. `--show FILE…`
+measures nothing: it makes one table of runs, of which the last that has a row counts.
 """
 
 import argparse
-import asyncio
 import datetime
-import importlib
 import json
 import signal
 import sys
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from bench import goals, report
-from bench.outcome import Outcome
+from bench import goals
 from bench.plan import Plan
 from bench.processes import ROOT
-from bench.stage import stage
+from bench.running import Run, Told
 
 SUITES: dict[str, tuple[str, ...]] = {
     "append": ("P1", "P2"),
@@ -58,37 +53,20 @@ def main() -> int:
     plan = Plan(
         full=arguments.full,
         rounds=arguments.rounds,
-        say=lambda text: _say(console, text),
+        say=Told(console),
         scale=arguments.scale,
         wanted=frozenset(wanted),
         patient=arguments.patient,
     )
     path = arguments.json or ROOT / "out" / f"bench-{datetime.date.today().isoformat()}.json"
-    outcomes: dict[str, Outcome] = {}
-    seconds: dict[str, float] = {}
-    made: dict[str, Any] = {}
-    for name, rows in SUITES.items():
-        if wanted and not wanted & set(rows):
-            continue
-        began = time.monotonic()
-        outcomes[name] = _run(name, plan, console)
-        seconds[name] = time.monotonic() - began
-        _say(console, f"{', '.join(rows)} took {seconds[name]:.0f} s")
-        made = report.as_json(outcomes, seconds, plan)
-        if not printed:
-            report.write(path, made)
-    report.show(console, outcomes)
-    console.print(goals.table(made["checks"] if made else []))
-    if printed:
-        print(json.dumps(made, indent=1))
-    else:
-        _say(console, f"{sum(seconds.values()):.0f} s; everything is in {path}")
-    return 1 if any(outcome.voided or not outcome.ended for outcome in outcomes.values()) else 0
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(f"[dim]{text}[/]")
-    console.file.flush()
+    run = Run(plan, console, None if printed else path)
+    try:
+        run.suites({name: rows for name, rows in SUITES.items() if not wanted or wanted & set(rows)})
+    finally:
+        made = run.report()
+        if printed:
+            print(json.dumps(made, indent=1))
+    return 1 if run.failed else 0
 
 
 def _show(console: Console, paths: list[Path], *, printed: bool) -> int:
@@ -104,21 +82,6 @@ def _show(console: Console, paths: list[Path], *, printed: bool) -> int:
     if printed:
         print(json.dumps(goals.summary(checks), indent=1))
     return 0
-
-
-def _run(name: str, plan: Plan, console: Console) -> Outcome:
-    """A suite that breaks voids those of its goals that it has not measured yet; the others still run."""
-    import uvloop
-
-    outcome = Outcome()
-    try:
-        suite = importlib.import_module(f"bench.suites.{name}")
-        with stage() as servers:
-            uvloop.run(suite.run(servers, plan, outcome))
-    except (Exception, asyncio.CancelledError) as error:
-        console.print(f"[red]{traceback.format_exc()}[/]", highlight=False, markup=False)
-        outcome.broken(SUITES[name], f"{type(error).__name__}: {error}")
-    return outcome
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """What suites hand back: checks against goals, gates that make them count, and raw figures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -40,9 +40,12 @@ class Outcome:
     raw: dict[str, Any] = field(default_factory=dict)
     ended: bool = True
     """The suite ran to its end."""
+    noted: Callable[[], None] = lambda: None
+    """Called when there is something new."""
 
     def check(self, goal: str, what: str, measured: float, limit: float | None, **more: Any) -> None:
         self.checks.append(Check(goal=goal, what=what, measured=measured, limit=limit, **more))
+        self.noted()
 
     def gate(self, goal: str, what: str, *, expected: object, found: object) -> None:
         """Correctness before speed: unless both agree, no figure of the goal counts."""

@@ -16,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("clients", "services", "spark", "tests")
 JOB_SECONDS = 600.0
+SAID = "say: "
+"""What a line of a job begins with that is for the person in front of the screen."""
 
 
 class ChildFailed(RuntimeError):
@@ -91,18 +93,23 @@ class Child:
             raise ChildFailed(f"{self.name} ended or hung: {self.errors()}")
         return line.strip()
 
-    def answer(self, seconds: float = JOB_SECONDS) -> Any:
-        """The next line that is JSON; other lines are passed over."""
+    def answer(self, seconds: float = JOB_SECONDS, say: Callable[[str], None] | None = None) -> Any:
+        """The next line that is JSON; of others those that begin with ``SAID`` are said, all else is passed over."""
         while True:
             line = self.line(seconds)
+            if line.startswith(SAID) and say is not None:
+                say(line.removeprefix(SAID))
             with contextlib.suppress(ValueError):
                 return json.loads(line)
 
     def tell(self, text: str) -> None:
-        """A line on its standard input."""
+        """A line on its standard input. Raises ChildFailed when it has ended."""
         assert self._process.stdin is not None
-        self._process.stdin.write(text + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise ChildFailed(f"{self.name} has ended: {self.errors()}") from error
 
     def errors(self) -> str:
         self._errors.seek(0)

@@ -75,7 +75,9 @@ def as_json(outcomes: dict[str, Outcome], seconds: dict[str, float], plan: Plan)
 
 def write(path: Path, report: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(report, indent=1) + "\n")
+    beside.replace(path)
 
 
 def host() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as st
 
 import persist
-from persist import InvalidArgument, ShardNotFound
+from persist import InvalidArgument, SchemaMismatch, ShardNotFound
 from pyspark_persist.finding import current_schema
 from pyspark_persist.options.names import WRITE
 from pyspark_persist.options.parsing import parse_read, parse_schema_target, parse_stream, parse_write
@@ -51,6 +51,15 @@ def read(where: Where, schema: st.StructType | None = None, /, **options: object
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["id,id", "id, price, ID"])
+def test_column_that_is_named_twice_is_refused_when_it_is_planned(where: Where, client: Any, columns: str) -> None:
+    """Spark refused the batches, by a Java error in its tasks."""
+    write(where, frame_of("id", "price"), [{"id": 1, "price": 5}], keyColumns="id", commitTime=1)
+    with pytest.raises(SchemaMismatch, match="twice"):
+        reader(where, columns=columns)
+    assert read(where, columns="price,id") == [{"price": 5, "id": 1}]
 
 
 def test_columns_are_found_without_regard_to_case(where: Where, client: Any) -> None:

@@ -111,7 +111,8 @@ def _numbers(column: ArrowColumn) -> Numbers:
     array = _array(column)
     if pa.types.is_temporal(array.type):
         array = array.view(pa.int64() if pa.types.is_timestamp(array.type) else pa.int32())
-    return pc.fill_null(array, 0).to_numpy().astype(np.int64, copy=False)  # type: ignore[no-any-return]  # its class is known from its type
+    known = pc.fill_null(array, 0) if array.null_count else array  # which copies
+    return known.to_numpy().astype(np.int64, copy=False)
 
 
 def _array(column: ArrowColumn) -> ArrowArray:

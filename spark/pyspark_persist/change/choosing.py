@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from persist.arrow import ArrowArray
 from pyspark_persist.change.expressions import Condition, check_conditions, condition
+from pyspark_persist.change.taking import Within
 from pyspark_persist.change.target import Base, Keys, Reach
 from pyspark_persist.change.touching import KEYS_MAX
 from pyspark_persist.naming import find, shown_name
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT_BYTES: Final = 4 << 20
 """Encoded bytes of a table from which on it is worth a job of its own to look at it first."""
+KEY_BYTES_MAX: Final = 16 << 20
+"""Of the keys that are found: they come to the driver, and go to every task."""
 
 
 def chosen(reach: Reach, base: Base, where: Condition) -> Base:
@@ -55,7 +58,11 @@ def _keys(reach: Reach, base: Base, wanted: "Column", about: list[str | None]) -
         return None
     looked = replace(task, view=reach.view_of(columns), as_of=None, counter=None, as_updates=True)
     found = looked.frame(reach.spark, columns).where(wanted).select(f"`{name.replace('`', '``')}`")
-    values: ArrowArray = found.limit(KEYS_MAX + 1).toArrow().column(0).combine_chunks()
+    found = found.limit(KEYS_MAX + 1)
+    if not pa.types.is_primitive(key.field(0).type):
+        # What it is limited to comes to one task, which stops at the bound.
+        found = found.mapInArrow(Within(KEY_BYTES_MAX), found.schema)
+    values: ArrowArray = found.toArrow().column(0).combine_chunks()
     if len(values) > KEYS_MAX or values.null_count:
         return None
     return Keys(column=key.field(0).name, values=values, schema=reach.schema)

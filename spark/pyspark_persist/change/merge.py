@@ -86,6 +86,10 @@ class MergeBuilder:
         alias: str,
         clauses: Sequence[Clause] = (),
     ) -> None:
+        if target.lower() == alias.lower():
+            raise InvalidArgument(
+                "both sides have one alias, so a name is of either", hint="give targetAlias another", alias=alias
+            )
         self._change = change
         self._given = source
         self._on = on
@@ -229,7 +233,9 @@ class MergeBuilder:
         if self._is_large(reach):
             # SUBTLE: to Spark what tasks read is as small as their numbers: it would send all of it to each process.
             rows = rows.hint("merge")
-            given = given.hint("broadcast") if self._given.is_small else given
+        if (small := self._given.is_small) is not None and (self._is_large(reach) or not small):
+            # Spark would decide by what it estimates.
+            given = given.hint("broadcast" if small else "merge")
         how = _JOINS[NOT_BY_SOURCE in self._cases, NOT_MATCHED in self._cases]
         with self._understood(reach):
             matching = self._matching(base)

@@ -24,7 +24,8 @@ from persist import Determinate, InvalidArgument
 from persist.arrow import ArrowArray, ArrowField, Numbers
 from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.matching import PAIRS_MAX, Matching
-from pyspark_persist.change.source import ChangeSource, bytes_of, table_of
+from pyspark_persist.change.source import ChangeSource
+from pyspark_persist.change.taking import bytes_of, carried, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Keys, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
 from pyspark_persist.naming import shown_name, stored_name
@@ -43,7 +44,6 @@ _ALIKE: Final = (
     st.StringType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType, st.BinaryType, st.DecimalType,
 )  # fmt: skip
 """Besides whole numbers, the types whose values are equal in Arrow where they are in Spark."""
-_CARRIED: Final = (*_ALIKE, st.IntegralType, st.FractionalType, st.TimeType, st.DayTimeIntervalType)
 _MINE: Final = "t"
 
 
@@ -120,7 +120,7 @@ def paired(
 
 def _may_be_sent(reach: Reach, source: ChangeSource, *, rest: bool) -> bool:
     """It goes to each task as a whole, and tasks can say what they found, if that matters."""
-    kept = source.table is not None or (source.rows is None and source.is_small)
+    kept = source.table is not None or (source.rows is None and source.may_be_kept)
     return kept and (not rest or getattr(reach.spark, "_sc", None) is not None)
 
 
@@ -228,23 +228,13 @@ def _struct(columns: Sequence[str], names: Sequence[str]) -> Column:
 def _comparable(theirs: st.StructType, pairs: Sequence[tuple[str, int]], kinds: dict[str, st.DataType]) -> bool:
     """The columns are equal to Arrow where they are to Spark, and all others come through it as they are."""
     given = [field.dataType for field in theirs]
-    if not all(map(_carried, given)):
+    if not all(map(carried, given)):
         return False
     for mine, place in pairs:
         whole = isinstance(kinds[mine], st.IntegralType) and isinstance(given[place], st.IntegralType)
         if not whole and not (isinstance(kinds[mine], _ALIKE) and kinds[mine] == given[place]):
             return False
     return True
-
-
-def _carried(kind: st.DataType) -> bool:
-    if isinstance(kind, st.ArrayType):
-        return _carried(kind.elementType)
-    if isinstance(kind, st.MapType):
-        return _carried(kind.keyType) and _carried(kind.valueType)
-    if isinstance(kind, st.StructType):
-        return all(_carried(field.dataType) for field in kind)
-    return isinstance(kind, _CARRIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

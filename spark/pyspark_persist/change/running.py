@@ -24,6 +24,7 @@ from pyspark_persist.change.touching import ANYTHING, About
 from pyspark_persist.finding import check_written, current_schema
 from pyspark_persist.naming import shown_fields
 from pyspark_persist.options.options import WriteOptions
+from pyspark_persist.options.parsing import check_time
 from pyspark_persist.read.planning import TIMES_END, current_upper
 from pyspark_persist.spark_types import spark_schema
 from pyspark_persist.write.commit import CommitResult
@@ -72,8 +73,8 @@ def options_of(how: How) -> dict[str, str]:
     if how.get("onConflict", RETRY) not in (RETRY, REFUSE):
         raise InvalidArgument(f"onConflict is {RETRY} or {REFUSE}", got=how.get("onConflict"))
     read_at = how.get("readAt")
-    if read_at is not None and (type(read_at) is not int or read_at < 0):
-        raise InvalidArgument("readAt is a time: a whole number, from 0", got=read_at)
+    if read_at is not None:
+        check_time(read_at, "readAt")
     return {name: str(value) for name, value in how.items() if name in _OF_WRITES and value is not None}
 
 

@@ -15,25 +15,28 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from pyspark_persist.change.taking import bytes_of, carried, taken
 from pyspark_persist.naming import check_distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_BYTES: Final = 16 << 20
-"""What Spark estimates of a source that the driver keeps."""
+"""The most that a source comes to which the driver keeps, or which is sent to every process; as tasks count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSource:
     """A source. ``frame``: what it was, or what computes it from where executors keep it.
 
-    ``rows``: how many it has, None of one that has not been computed. ``table``: it, if the driver keeps it. There is
-    none whose columns differ by case alone, so a name means one of them. Raises SchemaMismatch.
+    ``rows``: how many it has, None of one that has not been computed. ``is_small``: whether it comes
+    to SMALL_BYTES at most; None of one that cannot be counted, or was not. ``table``: it, if the driver keeps it.
+    There is none whose columns differ by case alone, so a name means one of them. Raises SchemaMismatch.
     """
 
     frame: "DataFrame"
     rows: int | None = None
+    is_small: bool | None = None
     table: pa.Table | None = None
 
     def __post_init__(self) -> None:
@@ -41,19 +44,20 @@ class ChangeSource:
 
     def fixed(self, *, small: bool) -> "ChangeSource":
         """It, computed. ``small``: the driver may keep it."""
-        frame = self.frame
-        if small and self.is_small:
-            table = frame.toArrow()
-            return ChangeSource(frame=frame, rows=table.num_rows, table=table)
         # SUBTLE: what looks at it first computes it; every attempt, and all that follows, is of one source.
-        kept = frame.localCheckpoint(eager=False)
-        return ChangeSource(frame=kept, rows=kept.count())
+        kept = self.frame.localCheckpoint(eager=False)
+        if not self.may_be_kept:
+            return ChangeSource(frame=kept, rows=kept.count())
+        found = taken(kept, SMALL_BYTES, wanted=small)
+        if found.table is not None:
+            return ChangeSource(frame=self.frame, rows=found.rows, is_small=True, table=found.table)
+        rows = kept.count() if found.rows is None else found.rows
+        return ChangeSource(frame=kept, rows=rows, is_small=found.rows is not None)
 
     @property
-    def is_small(self) -> bool:
-        """Whether Spark estimates it at so little that the driver may keep it."""
-        size = _estimate(self.frame)
-        return size is not None and size <= SMALL_BYTES
+    def may_be_kept(self) -> bool:
+        """Whether the driver may keep it if it is small: not with Connect, nor what Arrow does not carry."""
+        return hasattr(self.frame, "_jdf") and carried(self.frame.schema)
 
     @property
     def definite(self) -> "DataFrame":
@@ -102,24 +106,3 @@ def slices(table: pa.Table, column: int, count: int) -> list[bytes]:
 
 def _name(place: int) -> str:
     return f"s{place}"
-
-
-def table_of(data: bytes) -> pa.Table:
-    """A slice, where it has arrived."""
-    return pa.ipc.open_stream(data).read_all()
-
-
-def bytes_of(table: pa.Table) -> bytes:
-    """A slice, to be sent."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def _estimate(frame: "DataFrame") -> int | None:
-    """How many bytes Spark thinks it has at most; None where it cannot be asked (Connect)."""
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:
-        return None
-    return int(str(plan.queryExecution().optimizedPlan().stats().sizeInBytes()))

@@ -187,6 +187,12 @@ def epoch_ms(text: str, name: str) -> int:
     return _moment(text, name)
 
 
+def check_time(given: object, name: str) -> None:
+    """Refuse what is no time. Raises InvalidArgument."""
+    if type(given) is not int or given < 0:
+        raise InvalidArgument(f"{name} is a time: a whole number, from 0", got=given)
+
+
 def _moment(text: str, name: str) -> int:
     """A time as people give one, in any form. A date or timestamp says its zone: Spark would read it in its session's,
     which is not known here.

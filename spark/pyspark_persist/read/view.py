@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 import persist
+from persist import SchemaMismatch
 from persist.arrow import ArrowField
 from pyspark_persist.naming import found, shown_fields, shown_name, stored_name
 from pyspark_persist.options.options import CHANGES, DIFFS, NO_FEED_OPTIONS, Changefeed, ReadOptions
@@ -88,7 +89,12 @@ def offered_fields(options: ReadOptions, schema: "persist.Schema") -> list[Arrow
     fields = shown_fields(schema)
     if options.filters.columns is not None:
         known = {field.name: field for field in fields}
-        fields = [known[name] for name in found(list(known), options.filters.columns)]
+        names = found(list(known), options.filters.columns)
+        if len(set(names)) < len(names):
+            raise SchemaMismatch(
+                "option columns names a column twice", hint="name it once, and repeat it with select", columns=names
+            )
+        fields = [known[name] for name in names]
     if options.shape == CHANGES:
         return [*fields, *rows.CHANGE_FIELDS]
     return [*fields, rows.SPARK_TS, rows.DIFF] if options.shape == DIFFS else fields

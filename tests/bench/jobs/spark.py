@@ -1,4 +1,7 @@
-"""Spark in a process of its own: `python -m bench.jobs.spark REQUEST`. Prints lines of progress, then one of JSON."""
+"""Spark in a process of its own: `python -m bench.jobs.spark REQUEST`.
+
+Prints lines of progress, and one of JSON for batches, one for their rows, one for micro-batches, each once it is there.
+"""
 
 import json
 import sys
@@ -18,6 +21,7 @@ from bench import ours, rows
 from bench.floor.parts import Obstore, encode
 from bench.floor.spark_source import FloorSource
 from bench.measure import clock, median
+from bench.processes import SAID
 from bench.rows import Sum
 from pyspark_persist import register
 from pyspark_persist.session import local_session
@@ -97,11 +101,14 @@ class Bench:
 def main(request: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(request, Path(directory))
-        answer: dict[str, Any] = {"gates": [], **_batch(bench), **_stream(bench)}
-        answer["gates"] = _gates(bench)
+        for part in (_batch, _gates, _stream):
+            print(json.dumps(part(bench)), flush=True)
         bench.spark.stop()
         bench.client.close()
-    print(json.dumps(answer), flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"{SAID}{text}", flush=True)
 
 
 def _batch(bench: Bench) -> dict[str, list[float]]:
@@ -124,6 +131,7 @@ def _batch(bench: Bench) -> dict[str, list[float]]:
         for name, leg in legs.items():
             began = clock()
             leg()
+            _say(f"P8 {'warming' if number < WARM_ROUNDS else 'round'} {number + 1}: {name}, {clock() - began:.1f} s")
             if number >= WARM_ROUNDS:
                 laps.setdefault(name, []).append(clock() - began)
     return laps
@@ -150,6 +158,7 @@ def _stream(bench: Bench) -> dict[str, list[Any]]:
     """Micro-batch durations in ms by leg, one median per round."""
     found: dict[str, list[Any]] = {"micro-batch floor": [], "micro-batch persist": [], "micro-batch parts": []}
     for number in range(bench.request["stream_rounds"]):
+        _say(f"P8 micro-batches: round {number + 1} of {bench.request['stream_rounds']}")
         frame = bench.spark.readStream.format("floor").load()
         durations, parts = _query(bench, frame, "floor", {}, f"f{number}")
         found["micro-batch floor"].append(median(durations))

@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ class Lap:
 class Peer:
     """One system in a process of its own."""
 
-    def __init__(self, name: str, process: Child) -> None:
+    def __init__(self, name: str, process: Child, say: Callable[[str], None]) -> None:
         self.name = name
         self._process = process
+        self._say = say
         self.spark = process.answer(_SECONDS)["spark"]
 
     def do(self, what: str, **arguments: object) -> Lap:
@@ -43,6 +44,7 @@ class Peer:
         self._process.tell(json.dumps({"do": what, **arguments}))
         answer = self._process.answer(_SECONDS)
         cpu = self._process.tree_cpu_seconds - before
+        self._say(f"{self.name} {what} {arguments.get('table', '')}: {answer['seconds']:.1f} s, {cpu:.1f} s CPU")
         if "error" in answer:
             raise ChildFailed(f"{self.name} cannot {what}: {answer['error']}")
         return Lap(seconds=answer.pop("seconds"), cpu=cpu, found=answer)
@@ -118,7 +120,8 @@ def fleet(plan: Plan, outcome: Outcome, goal: str, names: Sequence[str]) -> Iter
                 outcome.check(goal, f"{name} is not to be had here: {missing}", 0.0, None)
                 continue
             plan.say(f"{goal} starting {name}")
-            peers.append(Peer(name, stack.enter_context(_program(name, lake, Path(directory) / f"of-{name}"))))
+            process = stack.enter_context(_program(name, lake, Path(directory) / f"of-{name}"))
+            peers.append(Peer(name, process, plan.say))
         outcome.keep(f"{goal} sparks", {peer.name: peer.spark for peer in peers})
         yield Laps(peers), Path(directory)
 

@@ -177,3 +177,14 @@ def test_builder_can_be_continued_twice(held: Held) -> None:
     inserting.execute()
     assert held.rows() == rows_of([(2, "b", 2), (1, "x", 9), (5, "y", 9)])
     assert changed(held.rows(), lambda each: each) == held.rows()
+
+
+@pytest.mark.parametrize("sides", [("x", "x"), ("x", "X"), ("source", "source")])
+def test_sides_of_one_alias_are_refused(held: Held, sides: tuple[str, str]) -> None:
+    """``x.id = x.id`` holds for every row, and was taken for the table's equal to the source's."""
+    held.put((1, "a", 1), (2, "b", 2), at=3)
+    before = held.kept()
+    target, source = sides
+    with pytest.raises(InvalidArgument, match="one alias"):
+        held.table.merge(held.frame((1, "x", 9)), "x.id = x.id", targetAlias=target, sourceAlias=source)
+    assert held.kept() == before

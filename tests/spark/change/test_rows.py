@@ -132,6 +132,25 @@ def test_overwrite_by_rows_that_were_not_chosen_is_refused(held: Held) -> None:
     assert held.kept() == before
 
 
+@pytest.mark.parametrize("given", [True, "3", 3.0, -1, None])
+@pytest.mark.parametrize("asked", ["restore", "count", "tag"])
+def test_what_is_no_time_changes_nothing(held: Held, asked: str, given: Any) -> None:
+    """``True`` was the time 1, and all that came later was taken back."""
+    if given is None and asked != "restore":
+        return  # the newest
+    held.put((1, "a", 1), at=1)
+    held.put((2, "b", 2), at=5)
+    before = held.kept()
+    asks: dict[str, Any] = {
+        "restore": held.table.restore,
+        "count": held.table.count,
+        "tag": lambda time: held.table.tag("x", time),
+    }
+    with pytest.raises(InvalidArgument, match="asOf is a time"):
+        asks[asked](given)
+    assert held.kept() == before
+
+
 def test_restore_makes_it_what_it_was_and_keeps_what_lies_between(held: Held) -> None:
     held.put(*FIRST, at=10)
     held.put((2, "b", None), at=12, diff=-1)

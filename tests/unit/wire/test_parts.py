@@ -420,3 +420,23 @@ def test_columns_whose_names_hold_dots_come_back():
 def test_row_that_no_reader_could_take_is_refused_before_it_is_written():
     with pytest.raises(RequestTooLarge, match="larger than any row may be"):
         next(encode_parts([rows(1, width=448 << 20)], SCHEMA, 0))
+
+
+def test_groups_of_a_part_are_read_by_one_reader(monkeypatch):
+    """Each that is opened takes half a millisecond, as long as some columns of a group take."""
+    opened = []
+    made = pq.ParquetFile
+
+    def counted(*args, **kwargs):
+        opened.append(kwargs.get("metadata"))
+        return made(*args, **kwargs)
+
+    schema = Schema({"id": pa.int64()}, {"name": pa.string(), "n": pa.int64()})
+    columns = {"id": range(4_000), "name": [f"n{n % 7}" for n in range(4_000)], "n": [1] * 4_000}
+    table = pa.table(columns | {"ts": pa.array([0] * 4_000, pa.uint64()), "diff": [1] * 4_000}, schema=schema.updates)
+    [encoded] = encode_parts([table], schema, 0, row_group_rows=500)
+    blob = Stored(encoded)
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    found = list(part_batches(blob.part, blob.read, schema, columns=["name"]))
+    assert sum(batch.num_rows for batch in found) == 4_000
+    assert len([each for each in opened if each is not None]) == 1

@@ -4,7 +4,6 @@ Values compare in canonical order: NaN equals NaN and lies beyond infinity, -0.0
 SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: kernel.md sections 1 and 7.
 """
 
-import decimal
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,49 +14,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray
-from persist.arrow.exact import cast_exactly
 from persist.core.data.encoding import VALUE, encode, encode_key, one_chunk
-from persist.core.data.predicate_arrow import chosen, columns_in
-from persist.core.data.predicate_functions import after, applied, prefix_of, result_type, within
-from persist.core.data.predicate_text import Term, parse_text
+from persist.core.data.predicates.arrow import chosen, columns_in
+from persist.core.data.predicates.condition import ARROW, OR, Condition, all_of, any_of
+from persist.core.data.predicates.functions import after, applied, prefix_of, within
+from persist.core.data.predicates.text import Term, parse_text
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange, after_prefix
 from persist.core.data.stats import VALUE_BYTES
-from persist.core.data.types import T, has_words, is_nested, is_text
-from persist.core.data.values import stored
+from persist.core.data.types import T, has_words, is_text
 from persist.core.shard.batch import ColumnStats, Part
 from persist.errors import InvalidArgument
-from persist.typed import AnyValue
 
 PredicateLike: TypeAlias = Any
 """A Predicate, a text, a triple (column, op, value), a pyarrow expression, or a sequence of these (all must hold)."""
 
 _SAME: Final = {"==": "=", "<>": "!=", "is": "is null", "is not": "is not null"}
-OR: Final = "or"
-ARROW: Final = "arrow"
 _COMPARISONS: Final = ("=", "!=", "<", "<=", ">", ">=")
 _OPS: Final = (*_COMPARISONS, "in", "not in", "like", "not like", "is null", "is not null")
 _SUMMED: Final = "choose a time by as_of, an interval by a change feed; filter the rows that were read by their diff"
 _HINT: Final = "such as \"id >= 5 and (name = 'x' or name like 'y%')\", or [('id', '>=', 5)]"
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One comparison of a column, or of what a ``function`` of dates makes of it; or what ``or`` joins.
-
-    ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``. Without
-    a column: for ``or`` a tuple of Predicates, for ``arrow`` an expression.
-    """
-
-    column: str
-    op: str
-    value: Any = None
-    function: str = ""
-
-    @property
-    def sides(self) -> "tuple[Predicate, ...]":
-        """What ``or`` joins; nothing of a comparison."""
-        return self.value if self.op == OR else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +45,10 @@ class Predicate:
     @classmethod
     def parse(cls, where: PredicateLike) -> "Predicate":
         """The predicate a user means. Raises InvalidArgument with an example of what is understood."""
-        return cls(tuple(_conditions(where)))
+        try:
+            return cls(all_of(_conditions(where)))
+        except RecursionError:
+            raise InvalidArgument("lists within each other too often", hint=_HINT) from None
 
     def columns(self, schema: pa.Schema) -> set[str]:
         """The columns it looks at, of these. Raises InvalidArgument for an expression that they cannot answer."""
@@ -105,7 +84,7 @@ class Predicate:
                     hint=_SUMMED if summed else f"the columns are {list(fields)}",
                     column=condition.column,
                 )
-            _literals(condition, fields[condition.column].type)
+            condition.literals(fields[condition.column].type)
 
     def may_match(self, part: Part, schema: Schema) -> bool:
         """False only when no row of the part can match. ``schema`` is the part's or a newer one.
@@ -175,7 +154,7 @@ def _conditions(where: PredicateLike) -> Iterable[Condition]:
     if isinstance(where, pc.Expression):
         return [Condition("", ARROW, where)]
     if isinstance(where, str):
-        return [_of_term(term) for term in parse_text(where)]
+        return _of_terms(parse_text(where))
     if isinstance(where, tuple) and len(where) in (2, 3) and all(isinstance(part, str) for part in where[:2]):
         return [_condition(*where)]
     if isinstance(where, list | tuple):
@@ -183,10 +162,15 @@ def _conditions(where: PredicateLike) -> Iterable[Condition]:
     raise InvalidArgument("this is not a predicate", hint=_HINT, got=repr(where)[:80])
 
 
-def _of_term(term: Term) -> Condition:
-    if term[1] == OR:
-        return Condition("", OR, tuple(Predicate(tuple(map(_of_term, side))) for side in term[2]))
-    return _condition(*term)
+def _of_terms(terms: Iterable[Term]) -> tuple[Condition, ...]:
+    return all_of(condition for term in terms for condition in _of_term(term))
+
+
+def _of_term(term: Term) -> tuple[Condition, ...]:
+    if term[1] != OR:
+        return (_condition(*term),)
+    sides = any_of(map(_of_terms, term[2]))
+    return sides[0] if len(sides) == 1 else (Condition("", OR, tuple(map(Predicate, sides))),)
 
 
 def _condition(column: str, op: str, value: object = None, function: str = "") -> Condition:
@@ -241,13 +225,13 @@ def _of_column(condition: Condition, given: pa.DataType | None) -> list[Conditio
         prefix = prefix_of(condition.value) if condition.op == "like" else ""
         beyond = [Condition(column, "<", after(prefix))] if after(prefix) else []
         return [Condition(column, ">=", prefix), *beyond] if prefix else [Condition(column, "is not null")]
-    if condition.op == "not in":
+    if condition.op == "not in" and condition.function:
         return [Condition(column, "is not null")]
     if not condition.function or given is None:
         return [] if condition.function else [condition]
     if condition.op.startswith("is "):
         return [replace(condition, function="")]
-    literals = _literals(condition, given)
+    literals = condition.literals(given)
     whole = literals.cast(pa.int32() if condition.function == "date" else pa.int64()).to_pylist()
     values = [value for value in whole if value is not None]
     found = (
@@ -258,69 +242,10 @@ def _of_column(condition: Condition, given: pa.DataType | None) -> list[Conditio
 
 def _fits(condition: Condition, given: pa.DataType) -> bool:
     try:
-        _literals(condition, given)
+        condition.literals(given)
     except InvalidArgument:  # a day that the column cannot hold
         return False
     return True
-
-
-def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
-    """The values of a condition in the type of what it is about. Raises InvalidArgument when one does not fit."""
-    given = result_type(condition.function, column, condition.column)
-    if condition.op.startswith("is "):
-        return pa.array([], given)
-    if is_nested(given):
-        raise InvalidArgument("nested columns cannot be compared", hint="only tested for null", column=condition.column)
-    if condition.op.endswith("like") and not is_text(given):
-        raise InvalidArgument("'like' is of texts", hint=f"it holds {given}", column=condition.column)
-    values = condition.value if condition.op in ("in", "not in") else (condition.value,)
-    try:
-        if isinstance(values, pa.Array):
-            return stored(cast_exactly(values.drop_null(), given), given, condition.column)
-        arrays = [_literal(value, given) for value in values if value is not None]
-        return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
-        raise InvalidArgument(
-            "the value does not fit the column",
-            hint=f"it holds {given}",
-            column=condition.column,
-            value=repr(values)[:80],
-        ) from error
-
-
-def _literal(value: AnyValue, given: pa.DataType) -> ArrowArray:
-    if isinstance(value, bool) != T.is_boolean(given):
-        raise TypeError("only bool columns compare to bool")
-    if isinstance(value, pa.Scalar):
-        return cast_exactly(pa.repeat(value, 1), given)  # type: ignore[call-overload]  # narrower than Arrow is
-    if T.is_decimal(given) and not isinstance(value, decimal.Decimal):
-        return cast_exactly(pa.array([str(value)]), given)
-    if isinstance(value, str) and not is_text(given):
-        return _from_text(value, given)
-    if T.is_integer(given) and isinstance(value, decimal.Decimal | float):
-        # Arrow would cut the fraction off.
-        if value != int(value):
-            raise ValueError("not a whole number")
-        value = int(value)
-    if T.is_floating(given) and isinstance(value, decimal.Decimal):
-        value = float(value)
-    return pa.array([value], given)
-
-
-def _from_text(value: str, given: pa.DataType) -> ArrowArray:
-    """A date, time, timestamp or bytes written as text; a zoned timestamp without a zone is UTC."""
-    if T.is_integer(given) or T.is_floating(given):
-        raise TypeError("numbers are not quoted")
-    if T.is_timestamp(given) and given.tz is not None:
-        try:
-            return pa.array([value]).cast(given)
-        except pa.ArrowInvalid:
-            return pa.array([value]).cast(pa.timestamp(given.unit)).view(given)
-    return (
-        cast_exactly(pa.array([value]), given)
-        if not T.is_fixed_size_binary(given)
-        else pa.array([value.encode()], given)
-    )
 
 
 def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
@@ -329,7 +254,8 @@ def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
         return column.is_null()
     if condition.op == "is not null":
         return column.is_valid()
-    values = _literals(condition, column.type)
+    given = column.type
+    values = condition.literals(given)
     if condition.op.endswith("like"):
         like = pc.fill_null(pc.match_like(column, condition.value), condition.op == "not like")
         return pc.invert(like) if condition.op == "not like" else like  # type: ignore[no-any-return]  # kernels have no types
@@ -337,8 +263,8 @@ def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
     if not (has_words(column.type) or is_text(column.type) or T.is_binary(column.type)):
         # Arrow's own comparisons see NaN and -0.0 otherwise: compare canonical bytes.
         valid = column.is_valid()
-        column, values = encode_key([column]), encode_key([values])
-        column = pc.if_else(valid, column, pa.scalar(None, column.type))
+        values = condition.canonical(given)
+        column = pc.if_else(valid, encode_key([column]), pa.scalar(None, values.type))
     if condition.op == "in":
         return pc.is_in(column, value_set=values, skip_nulls=True)  # type: ignore[no-any-return]  # kernels and pyspark have no types
     if condition.op == "not in":
@@ -366,24 +292,35 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
     if isinstance(condition.value, pa.Array):
         # Bounds that are said beside it skip parts for less than to look at each value.
         return True
-    literals = encode_key([_literals(condition, given)]).to_pylist()
+    condition.literals(given)
     if stats.lower is None and stats.upper is None:
         # No bounds: unknown, or nothing but NaN.
         return True
     nan = encode_key([pa.array([float("nan")], given)])[0].as_py() if T.is_floating(given) and stats.has_nan else None
-    return any(
-        _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan)  # type: ignore[arg-type]  # no nulls here
-        for literal in literals
-    )
+    lower, upper = stats.lower, stats.upper
+    if condition.op == "in":
+        return condition.any_within(given, lower, upper) or (nan is not None and condition.any_within(given, nan, nan))
+    if condition.op == "not in":
+        # Only exact bounds prove that every value is one of these.
+        if (
+            lower is None
+            or lower != upper
+            or len(lower) >= VALUE_BYTES
+            or not condition.any_within(given, lower, lower)
+        ):
+            return True
+        return nan is not None and not condition.any_within(given, nan, nan)
+    [literal] = condition.encoded(given)
+    return _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan)
 
 
 def _key_bounds(condition: Condition, given: pa.DataType, *, alone: bool) -> KeyRange:
     """Where all keys lie whose first column is so. ``alone``: it is the whole key."""
     if condition.op == "is null":
         return KeyRange(lower=None, upper=VALUE)
-    if condition.op in ("is not null", "!="):
+    if condition.op in ("is not null", "!=", "not in"):
         return KeyRange(lower=VALUE, upper=None)
-    encoded = encode([_literals(condition, given)], last=alone).to_pylist()
+    encoded = encode([condition.literals(given)], last=alone).to_pylist()
     if not encoded:
         return KeyRange(lower=VALUE, upper=VALUE)
     low, high = min(encoded), max(encoded)  # type: ignore[type-var]  # no nulls here

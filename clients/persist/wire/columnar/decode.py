@@ -5,8 +5,9 @@ can expand to gigabytes. So sizes are checked where they are declared, and rows 
 lie is found before it costs much. Source: reliability.md findings 8 and 9, section 5; kernel.md section 5.
 """
 
+import functools
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -133,6 +134,8 @@ class _PartReader:
         self._decoded_bytes_max = decoded_bytes_max
         self._leaves = _leaf_widths(schema)
         self._bytes = _Verified(part.encoded_bytes)
+        self._file = pa.PythonFile(self._bytes, mode="r")
+        self._reader: tuple[tuple[str, ...], pq.ParquetFile] | None = None
         self._group_bytes: list[int] = []
 
     def tables(self, wanted: list[str], limits: KeyRange, batch_rows: int, choice: Choice | None) -> Iterator[pa.Table]:
@@ -221,8 +224,9 @@ class _PartReader:
                 if whole is not None:
                     yield whole
                     return
-            reader = pq.ParquetFile(pa.PythonFile(self._bytes, mode="r"), metadata=metadata)
-            batches = reader.iter_batches(batch_size=step, row_groups=[group], columns=names, use_threads=False)
+            batches = self._opened(metadata, ()).iter_batches(
+                batch_size=step, row_groups=[group], columns=names, use_threads=False
+            )
             for table in self._gathered(batches, group, names, batch_rows):
                 yield table if choice is None else choice.of(table)
         except ChoiceFailed as failed:
@@ -232,12 +236,20 @@ class _PartReader:
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise corrupt("a part cannot be decoded", part, str(error)[:200], row_group=group) from error
 
+    def _opened(self, metadata: pq.FileMetaData, coded: Sequence[str]) -> pq.ParquetFile:
+        """The file, with those columns read as numbers into their dictionaries; of groups that are alike one."""
+        key = tuple(coded)
+        if self._reader is None or self._reader[0] != key:
+            self._reader = key, pq.ParquetFile(self._file, metadata=metadata, read_dictionary=list(coded))
+        return self._reader[1]
+
     def _whole(
         self, metadata: pq.FileMetaData, group: int, names: list[str], step: int, rows_max: int, choice: Choice | None
     ) -> pa.Table | None:
         """A row group decoded at once, or what is chosen of it; None where that is more rows than may be held."""
         found = RowGroup(
-            file=pa.PythonFile(self._bytes, mode="r"),
+            file=self._file,
+            opened=functools.partial(self._opened, metadata),
             metadata=metadata,
             index=group,
             fields=list(self._schema.updates),
@@ -320,14 +332,15 @@ def _bitmaps(rows: int, columns: int) -> int:
     return 8 * rows * columns
 
 
-def _leaf_widths(schema: Schema) -> list[tuple[str, int | None]]:
+@functools.lru_cache(maxsize=64)
+def _leaf_widths(schema: Schema) -> tuple[tuple[str, int | None], ...]:
     """For every Parquet column: the column it belongs to, and bits per value (None: values vary in size)."""
     found: list[tuple[str, int | None]] = []
     for field in schema.updates:
         for _, given in leaves(field.type, field.name):
             varies = T.is_string(given) or T.is_binary(given)
             found.append((field.name, None if varies else int(given.bit_width)))
-    return found
+    return tuple(found)
 
 
 class _Verified(io.RawIOBase):

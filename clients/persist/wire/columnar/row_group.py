@@ -51,11 +51,13 @@ class Choice:
 class RowGroup:
     """One row group of a file. ``fields``: of all its columns. ``varying``: the columns whose values vary in size.
 
-    ``step``: rows of such columns decoded at once. ``counted`` is called with what has been decoded, in bytes, and
-    before it is where that is known: what it raises ends the decoding. ``typed`` gives columns their own types.
+    ``opened``: the file, with those columns read as numbers into their dictionaries. ``step``: rows of varying columns
+    decoded at once. ``counted`` is called with what has been decoded, in bytes, and before it is where that is known:
+    what it raises ends the decoding. ``typed`` gives columns their own types.
     """
 
     file: pa.NativeFile
+    opened: Callable[[Sequence[str]], pq.ParquetFile]
     metadata: pq.FileMetaData
     index: int
     fields: Sequence[ArrowField]
@@ -105,9 +107,8 @@ class RowGroup:
         apart = [name for name in texts if name not in plain]
         found: dict[str, tuple[ArrowField, ArrowChunks]] = {}
         if len(apart) < len(names):
-            reader = pq.ParquetFile(self.file, metadata=self.metadata, read_dictionary=coded)
             whole = [name for name in names if name not in apart]
-            table = reader.read_row_group(self.index, columns=whole, use_threads=False)
+            table = self.opened(coded).read_row_group(self.index, columns=whole, use_threads=False)
             for name in whole:
                 found[name] = self._whole(table.field(name), table.column(name), rows, counted=name in plain)
         if apart:
@@ -177,8 +178,9 @@ class RowGroup:
         return texts
 
     def _stepwise(self, names: list[str], rows: ArrowArray | None) -> dict[str, tuple[ArrowField, ArrowChunks]]:
-        reader = pq.ParquetFile(self.file, metadata=self.metadata)
-        steps = reader.iter_batches(batch_size=self.step, row_groups=[self.index], columns=names, use_threads=False)
+        steps = self.opened(()).iter_batches(
+            batch_size=self.step, row_groups=[self.index], columns=names, use_threads=False
+        )
         held = []
         for batch in steps:
             self.counted(batch.nbytes)

@@ -12,7 +12,8 @@ import polars
 import pyarrow as pa
 import pyarrow.types as types
 
-from persist.core.data.predicate import Condition, Predicate
+from persist.core.data.predicate import Predicate
+from persist.core.data.predicates.condition import Condition
 
 _OPS: Final = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _TURNED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

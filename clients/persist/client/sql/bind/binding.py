@@ -20,7 +20,7 @@ from persist.core.catalog.ddl.described import Described, Session
 from persist.core.catalog.ddl.statements import QualifiedName
 from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import KnownColumns, ObjectType
-from persist.core.data.predicate import Condition
+from persist.core.data.predicates.condition import Condition
 from persist.core.data.schema import Schema
 from persist.extras import extra
 

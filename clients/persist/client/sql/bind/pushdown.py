@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from persist.client.sql.bind.binding import BoundQuery, BoundRelation
 from persist.client.sql.parse.known import is_only
-from persist.core.data.predicate import Condition
+from persist.core.data.predicates.condition import Condition
 from persist.core.data.types import T
 from persist.extras import extra
 

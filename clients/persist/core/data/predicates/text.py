@@ -51,7 +51,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str, int]] = []
         at, self._text = 0, text
-        while text[at:].strip():
+        end = len(text.rstrip())
+        while at < end:
             match = _TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
                 raise InvalidArgument("the predicate cannot be read", hint=_EXAMPLE, at=repr(text[at : at + 20]))

@@ -1,0 +1,176 @@
+"""Comparisons of a column and values, each looked at in the column's type once, and what is joined by ``or``."""
+
+import bisect
+import decimal
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+
+from persist.arrow import ArrowArray
+from persist.arrow.exact import cast_exactly
+from persist.core.data.encoding import encode_key
+from persist.core.data.predicates.functions import result_type
+from persist.core.data.types import T, is_nested, is_text
+from persist.core.data.values import stored
+from persist.errors import InvalidArgument
+from persist.typed import AnyValue
+
+if TYPE_CHECKING:
+    from persist.core.data.predicate import Predicate
+
+Made = TypeVar("Made")
+
+OR: Final = "or"
+ARROW: Final = "arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One comparison of a column, or of what a ``function`` of dates makes of it; or what ``or`` joins.
+
+    ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``. Without
+    a column: for ``or`` a tuple of Predicates, for ``arrow`` an expression. Picklable.
+    """
+
+    column: str
+    op: str
+    value: Any = None
+    function: str = ""
+    _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def sides(self) -> "tuple[Predicate, ...]":
+        """What ``or`` joins; nothing of a comparison."""
+        return self.value if self.op == OR else ()
+
+    def literals(self, column: pa.DataType) -> ArrowArray:
+        """The values in the type of what it is about. Raises InvalidArgument when one does not fit."""
+        return self._once(column, lambda: _literals(self, column))
+
+    def canonical(self, column: pa.DataType) -> ArrowArray:
+        """The canonical bytes of those. Raises InvalidArgument."""
+        return self._once(("canonical", column), lambda: encode_key([self.literals(column)]))
+
+    def encoded(self, column: pa.DataType) -> list[bytes]:
+        """The same, in order. Raises InvalidArgument."""
+        return self._once(("in order", column), lambda: sorted(self.canonical(column).to_pylist()))  # type: ignore[arg-type]  # no nulls here
+
+    def any_within(self, column: pa.DataType, lower: bytes | None, upper: bytes | None) -> bool:
+        """Whether one of those lies within the bounds, both included; None: it is unbounded. Raises InvalidArgument."""
+        found = self.encoded(column)
+        place = 0 if lower is None else bisect.bisect_left(found, lower)
+        return place < len(found) and (upper is None or found[place] <= upper)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.column, self.op, self.value, self.function)
+
+    def _once(self, key: object, make: Callable[[], Made]) -> Made:
+        if key not in self._made:
+            self._made[key] = make()
+        found: Made = self._made[key]
+        return found
+
+
+def any_of(sides: Iterable[Sequence[Condition]]) -> list[tuple[Condition, ...]]:
+    """Fewer sides that hold together where these do: what they say that one column equals is one ``in``."""
+    flat = itertools.chain.from_iterable(
+        (inner.conditions for inner in side[0].sides) if len(side) == 1 and side[0].sides else [side] for side in sides
+    )
+    return [tuple(each) for each in _gathered(flat, ("=", "in"), "in")]
+
+
+def all_of(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Fewer conditions that all hold where these do: what they say that one column does not equal is one ``not in``."""
+    return tuple(side[0] for side in _gathered(([each] for each in conditions), ("!=", "not in"), "not in"))
+
+
+def _gathered(sides: Iterable[Sequence[Condition]], ops: tuple[str, str], to: str) -> list[Sequence[Condition]]:
+    """Sides of one condition by one of the ``ops`` each, about one column, are one by ``to``; all others stay."""
+    found: list[Sequence[Condition]] = []
+    values: dict[tuple[str, str], tuple[int, list[AnyValue]]] = {}
+    for side in sides:
+        only = side[0] if len(side) == 1 else None
+        if only is None or only.op not in ops or isinstance(only.value, pa.Array):
+            found.append(side)
+            continue
+        about = only.column, only.function
+        if about not in values:
+            values[about] = len(found), []
+            found.append(side)
+        values[about][1].extend(only.value if only.op == to else [only.value])
+    for place, each in values.values():
+        if len(each) > 1:
+            found[place] = [replace(found[place][0], op=to, value=tuple(each))]
+    return found
+
+
+def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
+    given = result_type(condition.function, column, condition.column)
+    if condition.op.startswith("is "):
+        return pa.array([], given)
+    if is_nested(given):
+        raise InvalidArgument("nested columns cannot be compared", hint="only tested for null", column=condition.column)
+    if condition.op.endswith("like") and not is_text(given):
+        raise InvalidArgument("'like' is of texts", hint=f"it holds {given}", column=condition.column)
+    values = condition.value if condition.op in ("in", "not in") else (condition.value,)
+    try:
+        if isinstance(values, pa.Array):
+            return stored(cast_exactly(values.drop_null(), given), given, condition.column)
+        arrays = [_alike(each, given) for each in _by_type(values)]
+        return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
+        raise InvalidArgument(
+            "the value does not fit the column",
+            hint=f"it holds {given}",
+            column=condition.column,
+            value=repr(values)[:80],
+        ) from error
+
+
+def _by_type(values: Iterable[AnyValue]) -> Collection[list[AnyValue]]:
+    """The values but null, those of a type together."""
+    found: dict[type, list[AnyValue]] = {}
+    for value in values:
+        if value is not None:
+            found.setdefault(type(value), []).append(value)
+    return found.values()
+
+
+def _alike(values: list[Any], given: pa.DataType) -> ArrowArray:
+    """Values that are of one type."""
+    first = values[0]
+    if isinstance(first, bool) != T.is_boolean(given):
+        raise TypeError("only bool columns compare to bool")
+    if isinstance(first, pa.Scalar):
+        return pa.concat_arrays([cast_exactly(pa.repeat(value, 1), given) for value in values])
+    if T.is_decimal(given) and not isinstance(first, decimal.Decimal):
+        return cast_exactly(pa.array([str(value) for value in values]), given)
+    if isinstance(first, str) and not is_text(given):
+        return pa.concat_arrays([_from_text(value, given) for value in values])
+    if T.is_integer(given) and isinstance(first, decimal.Decimal | float):
+        # Arrow would cut the fraction off.
+        if any(value != int(value) for value in values):
+            raise ValueError("not a whole number")
+        values = [int(value) for value in values]
+    if T.is_floating(given) and isinstance(first, decimal.Decimal):
+        values = [float(value) for value in values]
+    return pa.array(values, given)
+
+
+def _from_text(value: str, given: pa.DataType) -> ArrowArray:
+    """A date, time, timestamp or bytes written as text; a zoned timestamp without a zone is UTC."""
+    if T.is_integer(given) or T.is_floating(given):
+        raise TypeError("numbers are not quoted")
+    if T.is_timestamp(given) and given.tz is not None:
+        try:
+            return pa.array([value]).cast(given)
+        except pa.ArrowInvalid:
+            return pa.array([value]).cast(pa.timestamp(given.unit)).view(given)
+    return (
+        cast_exactly(pa.array([value]), given)
+        if not T.is_fixed_size_binary(given)
+        else pa.array([value.encode()], given)
+    )
