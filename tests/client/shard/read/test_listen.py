@@ -150,9 +150,11 @@ async def test_closing_a_listen_lets_go_of_its_parts(place: Place):
     async with client_of(place) as client:
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         await writer.append(table([(1, "a", 0, 1)]), 1)
-        listen = await reader.listen(0)
-        await listen.__anext__()
+        await writer.append(table([(2, "b", 1, 1)]), 2)
         holds, none = reader._lease._holds, -1
+        listen = await reader.listen(0)
+        while not isinstance(await anext(listen), Updates):
+            pass
         assert holds.oldest(none) != none
         await listen.aclose()
         await listen.aclose()

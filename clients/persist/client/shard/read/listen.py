@@ -157,6 +157,7 @@ class Listen(Stays):
             await self._left.wait()
         if self._events is not None:
             await self._events.aclose()
+        self._snapshot = None
         self._pin.release()
 
     async def __aenter__(self) -> Self:
