@@ -35,7 +35,15 @@ def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     """Where a shard stands; without schemas: as in the message before."""
     sent = info.schemas if schemas else None
     return info_message(
-        info.shard, info.seqno, info.since, info.upper, sent, info.incarnation, info.format, info.writers_since_ms
+        info.shard,
+        info.seqno,
+        info.since,
+        info.upper,
+        sent,
+        info.incarnation,
+        info.format,
+        info.writers_since_ms,
+        info.behind,
     )
 
 

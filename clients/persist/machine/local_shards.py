@@ -6,6 +6,7 @@ The same code runs inside the service and embedded in a user's process. Source: 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from persist.core.frontier import Antichain
@@ -14,6 +15,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.closed import not_readable, reader_gone
 from persist.core.shard.commands import AnyCommand, Command, Finalized
 from persist.core.shard.state import State
+from persist.core.shard.transitions.append import behind
 from persist.errors import (
     CorruptData,
     Determinate,
@@ -175,7 +177,9 @@ class LocalShards:
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout), create=create)
-        return _info(state)
+        settings = self._settings
+        found = behind(state.trace, batches_max=settings.shard_batches_max, parts_max=settings.shard_parts_max)
+        return replace(_info(state), behind=found.setting if found else "")
 
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
         """Commit one command and return its outcome. One Consensus write."""
