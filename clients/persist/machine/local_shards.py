@@ -30,6 +30,7 @@ from persist.errors import (
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
+from persist.machine.backlog import Backlog, BacklogFigures
 from persist.machine.cached import FREED_AT_ONCE, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
@@ -130,6 +131,7 @@ class LocalShards:
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._looks = Looks(self._look)
+        self._backlog = Backlog()
         self._looking = asyncio.Semaphore(LOOKED_AT_ONCE)
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes, forgotten=self._part_with)
@@ -165,6 +167,11 @@ class LocalShards:
     def blob_uri(self) -> str:
         """Where rich clients read and write parts."""
         return self._versions.blob.uri
+
+    @property
+    def backlog(self) -> BacklogFigures:
+        """What is to be merged of the shards that it keeps in memory."""
+        return self._backlog.figures()
 
     async def check_place(self, *, timeout: float) -> None:
         """Raise UnsafeConfiguration unless the two stores are of one location, as far as they answer. Two reads.
@@ -339,8 +346,15 @@ class LocalShards:
         else:
             self._tasks.spawn(self._look_in_turn(shard, seconds), "looking at a quiet shard")
 
+    def _grown(self, shard: ShardId) -> None:
+        known = self._shards.peek(shard)
+        if known is not None and known.state is not None:
+            self._backlog.saw(known.state)
+            self._shards.grown(shard)
+
     def _part_with(self, state: State) -> None:
         """What was forgotten goes from memory: at once, unless it is large."""
+        self._backlog.forgot(state.shard)
         if state.trace.parts > FREED_AT_ONCE and not self._closed:
             self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
 
@@ -389,7 +403,7 @@ class LocalShards:
                 self._runtime,
                 self._counts,
             )
-            known.applier.on_install = self._shards.grown
+            known.applier.on_install = self._grown
             self._shards.put(shard, known)
         return known
 
