@@ -31,7 +31,7 @@ from persist.errors import (
 )
 from persist.machine.applier import Applier, standing
 from persist.machine.backlog import Backlog, BacklogFigures
-from persist.machine.cached import FREED_AT_ONCE, ShardCache, part_with
+from persist.machine.cached import FREED_AT_ONCE, PATIENCE_SECONDS, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
@@ -356,7 +356,7 @@ class LocalShards:
         """What was forgotten goes from memory: at once, unless it is large."""
         self._backlog.forgot(state.shard)
         if state.trace.parts > FREED_AT_ONCE and not self._closed:
-            self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
+            self._tasks.spawn(part_with(state, self._runtime, patience=PATIENCE_SECONDS), "parting with a large shard")
 
     async def _look_in_turn(self, shard: ShardId, seconds: float) -> None:
         async with self._looking:
