@@ -4,7 +4,8 @@ Environment variables are ``PERSIST_`` and the field's name in capitals. Source:
 """
 
 import dataclasses
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -31,6 +32,17 @@ MAY_BE_ZERO: Final = frozenset(
 processor is never idle."""
 MOST: Final = {"max_message_bytes": (1 << 30) - 1}
 """gRPC's own limit, of which clients take twice as much."""
+PREFIX: Final = "PERSIST_"
+OPTIONS: Final = frozenset(
+    {
+        "ADVERTISE", "BLOB", "CATALOG_IMPLEMENTATION", "CONSENSUS", "DATA", "DEBUG", "ENDPOINT", "GENERATION", "LISTEN",
+        "LOCATION", "LOG_LEVEL", "MINTER", "OTLP_ENDPOINT", "ROLE", "SIDE_LISTEN", "SPARK_MASTER", "STASH", "STATE_DIR",
+        "TIMEOUT",
+    }
+)  # fmt: skip
+"""Variables that are no settings: options of the command line, and what names a location."""
+ALIKE: Final = 0.85
+"""How much alike a misspelt name is to the one that is meant: one letter of four, two of nine."""
 MOST_OF_ANY: Final = 1 << 53
 """Beyond it durations and sums of sizes are not exact any more."""
 
@@ -163,12 +175,18 @@ class Settings:
                 _check_number(field.name, getattr(self, field.name))
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Settings with every ``PERSIST_<FIELD>`` applied, but for empty numbers. Raises InvalidArgument naming it."""
+    def from_env(cls, environ: Mapping[str, str], *, unknown: Callable[[str, str], None] | None = None) -> Self:
+        """Settings with every ``PERSIST_<FIELD>`` applied; an empty one is not set. Raises InvalidArgument naming it.
+
+        ``unknown`` is called with each variable that is none but spelt much like one, and that one: see ``misspelt``.
+        None: a warning for each.
+        """
+        for name, meant in misspelt(environ).items():
+            (unknown or _warn)(name, meant)
         changes: dict[str, object] = {}
         for field in dataclasses.fields(cls):
-            text = environ.get(f"PERSIST_{field.name.upper()}")
-            if text is None:
+            text = environ.get(f"{PREFIX}{field.name.upper()}", "")
+            if not text.strip():  # ``${NAME:-}`` of a compose file: not set
                 continue
             if field.name == "allow_unsafe":
                 changes[field.name] = tuple(name for name in text.split(",") if name)
@@ -177,15 +195,41 @@ class Settings:
                 changes[field.name] = text
                 continue
             if isinstance(field.default, bool):
-                changes[field.name] = _truth(f"PERSIST_{field.name.upper()}", text)
-                continue
-            if not text.strip():  # ``${NAME:-}`` of a compose file: not set
+                changes[field.name] = _truth(f"{PREFIX}{field.name.upper()}", text.strip())
                 continue
             number = whole_number(text.strip())
             if number is None:
-                raise InvalidArgument(f"PERSIST_{field.name.upper()} must be a whole number", got=text)
+                raise InvalidArgument(f"{PREFIX}{field.name.upper()} must be a whole number", got=text)
             changes[field.name] = number
         return dataclasses.replace(cls(), **changes)  # type: ignore[arg-type]  # fields are checked just above
+
+
+def misspelt(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are set, known to no part of persist and spelt much like one that is, each with that one.
+
+    Others are passed over: other programs, and what starts containers, use the prefix, too.
+    """
+    known = {*(field.name.upper() for field in dataclasses.fields(Settings)), *OPTIONS}
+    found: dict[str, str] = {}
+    for name, text in environ.items():
+        word = name.removeprefix(PREFIX)
+        if word == name or word in known or not text.strip():
+            continue
+        from difflib import get_close_matches  # nearly always there is nothing to compare
+
+        near = get_close_matches(word, sorted(known), n=1, cutoff=ALIKE)
+        if near:
+            found[name] = PREFIX + near[0]
+    return found
+
+
+def not_known(name: str, meant: str) -> InvalidArgument:
+    """What a variable that is spelt like another one is refused with."""
+    return InvalidArgument(f"{name} is no setting", hint=f"did you mean {meant}? otherwise unset it")
+
+
+def _warn(name: str, meant: str) -> None:
+    warnings.warn(f"{name} is no setting and was passed over: did you mean {meant}?", stacklevel=3)
 
 
 def _check_number(field: str, value: object) -> None:

@@ -74,9 +74,9 @@ def _command(branch: str) -> Callable[..., object]:
 def _run(arguments: Sequence[str], invocation: Invocation, output: Output) -> int:
     try:
         # Not standalone: that would break lines, in which no secret could be found any more.
-        # Options before the command are flags: the first word that is none names the branch.
-        branch = next((word for word in arguments if not word.startswith("-")), "")
-        code = _command(branch)(args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False)
+        code = _command(invocation.branch)(
+            args=list(arguments), prog_name="persist", obj=invocation, standalone_mode=False
+        )
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except (KeyboardInterrupt, typer.Abort):

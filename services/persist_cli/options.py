@@ -1,5 +1,6 @@
 """Options that several commands share, and what they name: a persist location, reached one way or another."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +17,18 @@ if TYPE_CHECKING:
     import persist
     from persist.settings import Settings
 
+SERVERS: Final = frozenset({"dev", "serve"})
+"""Commands that run for weeks."""
 LOCATION: Final = "Location (one of them)"
 RUN: Final = "This run"
+
+
+def finite(value: float | None) -> float | None:
+    """An option's number. Raises BadParameter for an infinite one: what it bounds is computed with."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter("a finite number, please")
+    return value
+
 
 Endpoint = Annotated[
     str | None,
@@ -62,6 +73,7 @@ Timeout = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0.1,
+        callback=finite,
         envvar="PERSIST_TIMEOUT",
         help="Longest wait for an answer.",
         rich_help_panel=RUN,
@@ -83,6 +95,7 @@ Age = Annotated[
         "--safe-age",
         metavar="HOURS",
         min=0.0,
+        callback=finite,
         help="Writers that began earlier, and that the shard does not know, are refused from then on.",
     ),
 ]
@@ -122,13 +135,28 @@ class Invocation:
         for argument in self.arguments:
             learn(argument)
 
+    @property
+    def branch(self) -> str:
+        """The first word of the command. Options before it are flags."""
+        return next((word for word in self.arguments if not word.startswith("-")), "")
+
     def settings(self, allow_unsafe: list[str] | None = None) -> "Settings":
-        """The settings of the environment, with these findings accepted as well. Raises InvalidArgument."""
+        """The settings of the environment, with these findings accepted as well. Raises InvalidArgument.
+
+        A variable spelt much like a setting is refused by commands that serve, which would run for weeks without what
+        was meant, and reported by others.
+        """
         import dataclasses
 
-        from persist.settings import Settings
+        from persist.settings import Settings, not_known
 
-        settings = Settings.from_env(self.environ)
+        def unknown(name: str, meant: str) -> None:
+            error = not_known(name, meant)
+            if self.branch in SERVERS:
+                raise error
+            note(f"persist: {error.message}, and passed over: did you mean {meant}?")
+
+        settings = Settings.from_env(self.environ, unknown=unknown)
         return dataclasses.replace(settings, allow_unsafe=(*settings.allow_unsafe, *(allow_unsafe or ())))
 
 

@@ -4,7 +4,7 @@ Without a collector nothing of OpenTelemetry is imported. No shard id is ever a 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -24,6 +24,11 @@ _HELP: Final = {
     "persist_lane_stale_total": "commands refused because the process stood still for longer than they may take",
     "persist_lane_overloaded_total": "commands refused because a queue was full",
     "persist_appends_refused_total": "appends of rows to shards that compaction is too far behind with, by the limit",
+    "persist_appends_limit": "what a shard may have before its appends of rows are refused, by the limit",
+    "persist_unmerged_batches": "batches that wait to be merged, of all shards that this process keeps in memory",
+    "persist_unmerged_batches_most": "the same of the shard that has the most of them",
+    "persist_parts": "parts of all shards that this process keeps in memory",
+    "persist_parts_most": "the same of the shard that has the most of them",
     "persist_outcomes_total": "outcomes of commands, by kind",
     "persist_session_calls_total": "commands that came over sessions",
     "persist_background_failures_total": "work in the background that failed, by what it was",
@@ -72,6 +77,7 @@ class Telemetry:
         self._help = help
         self._counts: dict[tuple[str, Labels], float] = defaultdict(float)
         self._gauges: dict[tuple[str, Labels], float] = {}
+        self._sources: list[Callable[[], None]] = []
         self._provider: Any = None
         self._tracer: Any = None
         if otlp_endpoint:
@@ -84,6 +90,10 @@ class Telemetry:
     def gauge(self, name: str, labels: Labels, value: float) -> None:
         """Set a gauge."""
         self._gauges[name, labels] = value
+
+    def ask(self, source: Callable[[], None]) -> None:
+        """Have ``source`` set its gauges whenever all values are read."""
+        self._sources.append(source)
 
     def value(self, name: str, labels: Labels = ()) -> float:
         """A counter's or gauge's value; 0 when it was never touched."""
@@ -98,6 +108,8 @@ class Telemetry:
 
     def prometheus(self) -> str:
         """All values in the Prometheus text format."""
+        for source in self._sources:
+            source()
         return "".join(f"{line}\n" for line in self._lines())
 
     def close(self) -> None:

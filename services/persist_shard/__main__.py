@@ -7,7 +7,7 @@ from typing import TextIO, cast
 
 from persist.errors import PersistError
 from persist.redaction import Scrubbed, learn, learn_environment
-from persist.settings import Settings
+from persist.settings import Settings, not_known
 from persist_host import serve
 from persist_shard.spec import shard_spec
 
@@ -26,14 +26,18 @@ def _serve() -> int:
         print("usage: python -m persist_shard HOST:PORT BLOB_URI CONSENSUS_URI", file=sys.stderr)
         return 2
     try:
-        settings = Settings.from_env(os.environ)
+        settings = Settings.from_env(os.environ, unknown=_refuse)
     except PersistError as error:
         print(f"persist: {error}", file=sys.stderr)
         return 2
     listen, blob, consensus = sys.argv[1:]
     return serve(
-        shard_spec(blob, consensus), listen, settings, log_level=os.environ.get("PERSIST_LOG_LEVEL", "warning")
+        shard_spec(blob, consensus), listen, settings, log_level=os.environ.get("PERSIST_LOG_LEVEL") or "warning"
     )
+
+
+def _refuse(name: str, meant: str) -> None:
+    raise not_known(name, meant)
 
 
 if __name__ == "__main__":

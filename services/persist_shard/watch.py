@@ -26,16 +26,34 @@ ON_LOOP_PARTS_MAX: Final = 32
 
 async def made_aside(pieces: Iterator[M], batches: Sequence[HollowBatch], runtime: Runtime) -> AsyncIterator[M]:
     """The pieces of these batches, made in a thread where they are many."""
-    few = sum([batch.part_count for batch in batches]) <= ON_LOOP_PARTS_MAX
+    few = not _more_parts(batches, ON_LOOP_PARTS_MAX)
     while (piece := next(pieces, None) if few else await runtime.offload(next, pieces, None)) is not None:
         yield piece
+
+
+def _more_parts(batches: Sequence[HollowBatch], most: int) -> bool:
+    """Whether they have more parts than that; without a look at all of them where they do."""
+    count = 0
+    for batch in batches:
+        count += batch.part_count
+        if count > most:
+            return True
+    return False
 
 
 def info_of(info: ShardInfo, *, schemas: bool = True) -> pb.ShardInfo:
     """Where a shard stands; without schemas: as in the message before."""
     sent = info.schemas if schemas else None
     return info_message(
-        info.shard, info.seqno, info.since, info.upper, sent, info.incarnation, info.format, info.writers_since_ms
+        info.shard,
+        info.seqno,
+        info.since,
+        info.upper,
+        sent,
+        info.incarnation,
+        info.format,
+        info.writers_since_ms,
+        info.behind,
     )
 
 

@@ -4,6 +4,7 @@ What a state takes is estimated from samples, and anew after so many commits as 
 estimate is bounded, and small for each commit.
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -28,6 +29,12 @@ AGAIN_COMMITS: Final = 64
 """A state is estimated again after so many commits, or after a sixteenth as many as it has batches."""
 FREED_AT_ONCE: Final = 250
 """Parts of a large state that was forgotten, between two turns of the event loop."""
+ALONE_REFERENCES: Final = 2
+"""Of a batch that stands in one list and nowhere else, as they are counted: the list's, and the counting call's."""
+PARTED_SECONDS: Final = 0.2
+"""Between two looks whether a plan of a state that was forgotten is still being sent."""
+PATIENCE_SECONDS: Final = 600.0
+"""What was forgotten is freed after so long even if its parts are referred to still."""
 LOOKED_AT_MAX: Final = 16
 """Shards in use that are passed over, for each one that is asked for."""
 
@@ -122,15 +129,19 @@ class ShardCache(Generic[K]):
                 self._forgotten(kept.state)
 
 
-async def part_with(state: State, runtime: Runtime) -> None:
+async def part_with(state: State, runtime: Runtime, *, patience: float = 0.0) -> None:
     """Free a state that nothing else refers to a piece at a time: at once, 20,000 parts hold up all threads 100 ms.
 
-    Nothing for a small one. What others refer to stays.
+    Nothing for a small one. What others refer to stays, once ``patience`` (seconds) is over.
     """
     if state.trace.parts <= FREED_AT_ONCE:
         return
     left: list[HollowBatch | Part] = [*state.trace.batches]
     del state
+    until = runtime.monotonic() + patience
+    # SUBTLE: a plan that is being sent refers to all of it, and the last one to part with it frees it at once.
+    while sys.getrefcount(left[-1]) > ALONE_REFERENCES and runtime.monotonic() < until:
+        await runtime.sleep(PARTED_SECONDS)
     while left:
         freed = 0
         while left and freed < FREED_AT_ONCE:

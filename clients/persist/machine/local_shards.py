@@ -6,6 +6,7 @@ The same code runs inside the service and embedded in a user's process. Source: 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from persist.core.frontier import Antichain
@@ -14,6 +15,7 @@ from persist.core.shard.batch import HollowBatch
 from persist.core.shard.closed import not_readable, reader_gone
 from persist.core.shard.commands import AnyCommand, Command, Finalized
 from persist.core.shard.state import State
+from persist.core.shard.transitions.append import behind
 from persist.errors import (
     CorruptData,
     Determinate,
@@ -28,7 +30,8 @@ from persist.errors import (
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
-from persist.machine.cached import FREED_AT_ONCE, ShardCache, part_with
+from persist.machine.backlog import Backlog, BacklogFigures
+from persist.machine.cached import FREED_AT_ONCE, PATIENCE_SECONDS, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
 from persist.machine.hints import Hints
@@ -128,6 +131,7 @@ class LocalShards:
         self._tasks = Tasks(counts)
         self._hints = Hints()
         self._looks = Looks(self._look)
+        self._backlog = Backlog()
         self._looking = asyncio.Semaphore(LOOKED_AT_ONCE)
         self._owner = f"{self._runtime.hostname}:{self._runtime.random_bytes(4).hex()}"
         self._shards: ShardCache[_Shard] = ShardCache(self._settings.shard_cache_bytes, forgotten=self._part_with)
@@ -164,6 +168,11 @@ class LocalShards:
         """Where rich clients read and write parts."""
         return self._versions.blob.uri
 
+    @property
+    def backlog(self) -> BacklogFigures:
+        """What is to be merged of the shards that it keeps in memory."""
+        return self._backlog.figures()
+
     async def check_place(self, *, timeout: float) -> None:
         """Raise UnsafeConfiguration unless the two stores are of one location, as far as they answer. Two reads.
 
@@ -175,7 +184,9 @@ class LocalShards:
     async def open(self, shard: ShardId, *, create: bool = True, timeout: float) -> ShardInfo:
         """The shard's newest state, initialising it if new. One Consensus read when this process knows the shard."""
         state = await self._of(shard).applier.refresh(self._deadline(timeout), create=create)
-        return _info(state)
+        settings = self._settings
+        found = behind(state.trace, batches_max=settings.shard_batches_max, parts_max=settings.shard_parts_max)
+        return replace(_info(state), behind=found.setting if found else "")
 
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
         """Commit one command and return its outcome. One Consensus write."""
@@ -335,10 +346,17 @@ class LocalShards:
         else:
             self._tasks.spawn(self._look_in_turn(shard, seconds), "looking at a quiet shard")
 
+    def _grown(self, shard: ShardId) -> None:
+        known = self._shards.peek(shard)
+        if known is not None and known.state is not None:
+            self._backlog.saw(known.state)
+            self._shards.grown(shard)
+
     def _part_with(self, state: State) -> None:
         """What was forgotten goes from memory: at once, unless it is large."""
+        self._backlog.forgot(state.shard)
         if state.trace.parts > FREED_AT_ONCE and not self._closed:
-            self._tasks.spawn(part_with(state, self._runtime), "parting with a large shard")
+            self._tasks.spawn(part_with(state, self._runtime, patience=PATIENCE_SECONDS), "parting with a large shard")
 
     async def _look_in_turn(self, shard: ShardId, seconds: float) -> None:
         async with self._looking:
@@ -385,7 +403,7 @@ class LocalShards:
                 self._runtime,
                 self._counts,
             )
-            known.applier.on_install = self._shards.grown
+            known.applier.on_install = self._grown
             self._shards.put(shard, known)
         return known
 

@@ -25,7 +25,8 @@ class ShardInfo:
     """Where a shard stands: its frontiers at ``seqno``, every schema, oldest first, and the location's incarnation.
 
     ``format``: which fields its batches may hold, and new ones may have. ``writers_since_ms``: writers whose ids say
-    that they began before that, and which the shard does not know, are refused.
+    that they began before that, and which the shard does not know, are refused. ``behind``, of ``open`` alone: the
+    setting by which further rows are refused until compaction has come further, or empty.
     """
 
     shard: ShardId
@@ -36,6 +37,7 @@ class ShardInfo:
     incarnation: int = 0
     format: int = FIRST_FORMAT
     writers_since_ms: int = 0
+    behind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ class ShardInfo(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     WRITERS_SINCE_MS_FIELD_NUMBER: _builtins.int
     SCHEMAS_PACKED_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     """shard_id names the shard."""
     seqno: _builtins.int
@@ -62,6 +63,10 @@ class ShardInfo(_message.Message):
     writers_since_ms: _builtins.int
     """writers_since_ms is the fence: writers whose ids say that they began before it, and which the shard does not know,
     are refused. A new writer's id says at least this time, whatever the clock of its machine says.
+    """
+    behind: _builtins.str
+    """behind, in answers of Open alone, is the setting of the server by which it refuses further rows until compaction has
+    come further: what is to be uploaded for them can wait. Empty: it takes them, or does not say.
     """
     @_builtins.property
     def since(self) -> _types_pb2.Antichain:
@@ -92,10 +97,11 @@ class ShardInfo(_message.Message):
         format: _builtins.int = ...,
         writers_since_ms: _builtins.int = ...,
         schemas_packed: _types_pb2.PackedSchemas | None = ...,
+        behind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schemas_packed", b"schemas_packed", "since", b"since", "upper", b"upper"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "format", b"format", "incarnation", b"incarnation", "schemas", b"schemas", "schemas_packed", b"schemas_packed", "schemas_unchanged", b"schemas_unchanged", "seqno", b"seqno", "shard_id", b"shard_id", "since", b"since", "upper", b"upper", "writers_since_ms", b"writers_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

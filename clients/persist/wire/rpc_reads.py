@@ -35,6 +35,7 @@ class InfoFields(TypedDict):
     incarnation: int
     format: int
     writers_since_ms: int
+    behind: str
 
 
 def info_message(
@@ -46,6 +47,7 @@ def info_message(
     incarnation: int = 0,
     format: int = FIRST_FORMAT,
     writers_since_ms: int = 0,
+    behind: str = "",
 ) -> pb.ShardInfo:
     """Where a shard stands. ``schemas`` None: as in the message before."""
     info = pb.ShardInfo(
@@ -57,6 +59,7 @@ def info_message(
         incarnation=incarnation,
         format=format,
         writers_since_ms=writers_since_ms,
+        behind=behind,
     )
     if schemas:
         put_schemas(info, schemas)
@@ -76,6 +79,7 @@ def standing_of(info: pb.ShardInfo, schemas_before: tuple[SchemaEntry, ...] = ()
         incarnation=info.incarnation,
         format=info.format or FIRST_FORMAT,
         writers_since_ms=info.writers_since_ms,
+        behind=info.behind,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from persist_cli.arguments import OnlyShards
-from persist_cli.options import After, Age, Run, Where
+from persist_cli.options import After, Age, Run, Where, finite
 
 
 def usage(
@@ -15,11 +15,15 @@ def usage(
         list[str] | None,
         typer.Option(metavar="URL", help="Count the requests of a server, too: http://host:9100/metrics; repeatable."),
     ] = None,
-    over: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to count them.")] = 10.0,
+    over: Annotated[
+        float, typer.Option(metavar="SECONDS", callback=finite, min=0.1, help="How long to count them.")
+    ] = 10.0,
     after: After = "",
-    price_put: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that write or list.")] = 0.005,
-    price_get: Annotated[float, typer.Option(min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
-    price_storage: Annotated[float, typer.Option(min=0.0, help="Of 1 GB for a month.")] = 0.023,
+    price_put: Annotated[
+        float, typer.Option(callback=finite, min=0.0, help="Of 1,000 requests that write or list.")
+    ] = 0.005,
+    price_get: Annotated[float, typer.Option(callback=finite, min=0.0, help="Of 1,000 requests that read.")] = 0.0004,
+    price_storage: Annotated[float, typer.Option(callback=finite, min=0.0, help="Of 1 GB for a month.")] = 0.023,
     *,
     at: Where,
     run: Run,

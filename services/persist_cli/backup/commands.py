@@ -7,7 +7,7 @@ import typer
 
 from persist_cli.arguments import OnlyShards
 from persist_cli.bundles import App
-from persist_cli.options import LocationTarget, Report, Run, Where
+from persist_cli.options import LocationTarget, Report, Run, Where, finite
 from persist_cli.output import Effect
 
 app = App(help="Back a location up while it is used, and restore it elsewhere.", no_args_is_help=True)
@@ -31,7 +31,10 @@ def create(
     destination: Destination,
     shard: OnlyShards = None,
     lease: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="How long to hold garbage if this process stands still.")
+        float,
+        typer.Option(
+            metavar="SECONDS", callback=finite, min=1.0, help="How long to hold garbage if this process stands still."
+        ),
     ] = 900.0,
     *,
     at: Where,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from persist_cli.options import EXIT_FAILED, Run, Where
+from persist_cli.options import EXIT_FAILED, Run, Where, finite
 
 DOCTOR_SECONDS = 10.0
 
@@ -14,7 +14,7 @@ def doctor(
     *,
     at: Where,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Longest wait per check.")
+        float, typer.Option(metavar="SECONDS", callback=finite, min=0.1, help="Longest wait per check.")
     ] = DOCTOR_SECONDS,
     run: Run,
 ) -> None:

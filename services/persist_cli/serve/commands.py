@@ -9,7 +9,7 @@ import typer
 
 from persist_cli import completion
 from persist_cli.bundles import App
-from persist_cli.options import AllowUnsafe, Invocation, Run, Where
+from persist_cli.options import AllowUnsafe, Invocation, Run, Where, finite
 
 if TYPE_CHECKING:
     from persist.settings import Settings
@@ -156,7 +156,7 @@ def serve_webhook(
     ],
     listen: Listen = "127.0.0.1:7500",
     answer_seconds: Annotated[
-        float, typer.Option(min=0.1, help="So long a sender waits for its answer at most.")
+        float, typer.Option(callback=finite, min=0.1, help="So long a sender waits for its answer at most.")
     ] = 20.0,
     waiting_mib: Annotated[
         int, typer.Option(min=1, help="Bodies that may wait to be appended, in MiB; more are refused with 503.")

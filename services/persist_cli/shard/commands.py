@@ -8,7 +8,7 @@ import typer
 
 from persist_cli.arguments import ShardArgument
 from persist_cli.bundles import App
-from persist_cli.options import TIMEOUT_SECONDS, Commit, Run, Timeout, Where
+from persist_cli.options import TIMEOUT_SECONDS, Commit, Run, Timeout, Where, finite
 from persist_cli.output import Effect
 from persist_cli.times import AsOf, From, NewUpper, RowTime, Until
 
@@ -152,7 +152,7 @@ def listen(
     ] = False,
     until: Until = None,
     idle: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.1, help="End after so long without news.")
+        float | None, typer.Option(metavar="SECONDS", callback=finite, min=0.1, help="End after so long without news.")
     ] = None,
     *,
     at: Where,

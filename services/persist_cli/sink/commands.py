@@ -9,7 +9,7 @@ import typer
 
 from persist_cli.bundles import App
 from persist_cli.catalog.place import Whose
-from persist_cli.options import Run
+from persist_cli.options import Run, finite
 
 app = App(help="Deliver changes into SQLite, PostgreSQL or files, each once.", no_args_is_help=True)
 
@@ -23,7 +23,10 @@ Role = Annotated[
 def run_sink(
     name: Sink,
     idle: Annotated[
-        float | None, typer.Option(min=0.0, metavar="SECONDS", help="End after so long without changes; else never.")
+        float | None,
+        typer.Option(
+            callback=finite, min=0.0, metavar="SECONDS", help="End after so long without changes; else never."
+        ),
     ] = None,
     role: Role = "",
     *,

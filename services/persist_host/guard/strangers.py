@@ -23,8 +23,8 @@ _REMEMBERED_MAX: Final = 1000
 
 _SHOWN: Final = frozenset(
     {
-        "actual", "as_of", "code", "epoch", "expected", "kind", "leader", "limit", "method", "needs", "retry_after_ms",
-        "rpc", "seqno", "shard", "since", "sqlstate", "timeout", "upper",
+        "actual", "as_of", "code", "count", "epoch", "expected", "kind", "leader", "limit", "method", "needs",
+        "retry_after_ms", "rpc", "seqno", "setting", "shard", "since", "sqlstate", "timeout", "upper",
     }
 )  # fmt: skip
 """Details of a failure of stores and servers that callers get: values they need, no places, no text of others."""

@@ -22,13 +22,14 @@ from persist.core.ids import ShardId, part_key
 from persist.core.shard.batch import Block, Run
 from persist.core.shard.commands import CompareAndAppend, SchemaEntry
 from persist.machine.shards import ShardInfo, ShardMoved
+from persist.runtime import system
 from persist.settings import Settings
 from persist.v1 import shard_pb2 as pb
 from persist.v1.shard_pb2_grpc import PersistShardStub
 from persist_host.guard import bounds
 from persist_host.guard.admission import SHARE, SHARE_MIN
 from persist_host.guard.outlet import ANSWER_COST, SMALL_ANSWER_BYTES
-from persist_shard.watch import Pushes, change_pieces
+from persist_shard.watch import ON_LOOP_PARTS_MAX, Pushes, change_pieces, made_aside
 
 MIB = 1 << 20
 HELD = "persist_answer_memory_bytes"
@@ -191,6 +192,14 @@ async def test_lists_that_nobody_reads_take_no_room_of_calls_and_no_connection_t
                 request = pb.InspectRequest(shard_id=shard).SerializeToString() if method == INSPECT else b""
                 assert (await send(channel, method, request, timeout=30))[1] is None
         await until(lambda: not server.telemetry.value(STREAMS, (("method", LIST),)))
+
+
+async def test_of_many_batches_only_as_many_are_counted_on_the_loop_as_it_takes():
+    """A look at each of 100,000 held up the loop for 300 ms, with each plan."""
+    batches = tuple(append(0, 1).batch for _ in range(ON_LOOP_PARTS_MAX + 2))
+    pieces = [each async for each in made_aside(iter("ab"), batches, system())]
+    assert pieces == ["a", "b"]
+    assert ["part_count" in batch.__dict__ for batch in batches] == [*[True] * (ON_LOOP_PARTS_MAX + 1), False]
 
 
 def test_no_large_message_of_a_change_is_kept_for_other_watchers():

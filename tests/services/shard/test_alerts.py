@@ -64,11 +64,19 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of each metric, of servers to which this happened."""
     text = asyncio.run(full_shard(tmp_path_factory.mktemp("full")))
     assert re.search(r'^persist_appends_refused_total\{limit="shard_batches_max"\} [1-9]', text, re.MULTILINE)
+    for shown in (
+        "persist_unmerged_batches_most 4",
+        "persist_unmerged_batches 4",
+        "persist_parts_most 4",
+        "persist_parts 4",
+        'persist_appends_limit{limit="shard_batches_max"} 3',
+    ):
+        assert f"\n{shown}\n" in text
     return labels_of(text + asyncio.run(failed_work()))
 
 
 def test_there_are_rules() -> None:
-    for about in ("store_up", 'work="writing a rollup"', "appends_refused_total"):
+    for about in ("store_up", 'work="writing a rollup"', "appends_refused_total", "unmerged_batches_most"):
         assert about in RULES
     check_texts(RULES)
 

@@ -1,5 +1,6 @@
 """A shard of 100,000 batches and one of 20,000 parts: opened, read, compacted, finalized, while others go on."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ class Watched:
         self._process = process
         self.endpoint = process.line(120)
         self.held: dict[str, float] = {}
+        self._began = time.monotonic()
 
     def take(self, what: str) -> None:
         self._process.tell("take")
         self.held[what] = self._process.answer()["stall_loop_ms"]
+        print(f"{what}: {self.held[what]} ms, at {time.monotonic() - self._began:.0f} s", flush=True)
 
 
 async def lived(root: Path, consensus: str, shard: ShardId, server: Watched, last: int) -> int:
@@ -49,8 +52,8 @@ async def lived(root: Path, consensus: str, shard: ShardId, server: Watched, las
             await reader.snapshot(last, timeout=CALL_SECONDS)
             server.take(what)
         writer = await client.open_writer(shard, schema=ours.SCHEMA, timeout=CALL_SECONDS)
-        for time in range(last + 1, last + 21):
-            await writer.compare_and_append(rows.make(5, time=time), time, time + 1, timeout=CALL_SECONDS)
+        for at in range(last + 1, last + 21):
+            await writer.compare_and_append(rows.make(5, time=at), at, at + 1, timeout=CALL_SECONDS)
         server.take("appends")
         listen = await reader.listen(last)
         async for event in listen:

@@ -23,7 +23,8 @@ class WriteHandle(Held):
     """Writes one shard under one writer id. Not registered anywhere: dropping it costs nothing.
 
     Calls of one handle may overlap. ``timeout`` is in seconds, None means ``settings.timeout_ms``; it bounds the
-    commit, and each upload by itself, not the time that sorting and encoding a large input take.
+    commit, and each upload by itself, not the time that sorting and encoding a large input take. Where the shard
+    refused rows because compaction is behind, it bounds the wait before the first upload, too (a look each second).
     """
 
     _inner: AioWriteHandle

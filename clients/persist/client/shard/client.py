@@ -119,6 +119,7 @@ class ShardClient(Stays):
             incarnation=info.incarnation,
             fence_ms=info.writers_since_ms,
             owns_id=given is None,
+            behind=info.behind,
         )
 
     async def batch_spec(

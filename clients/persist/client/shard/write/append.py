@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from persist.client.shard.location import Location
 from persist.client.shard.numbers import Caller, CallNumbers
-from persist.client.shard.write.batch import BatchBuilder, Bounds
+from persist.client.shard.write.batch import BatchBuilder, Bounds, check_count
 from persist.client.shard.write.doubts import OwnCall, Resolved, ended
 from persist.core.data.schema import Schema
 from persist.core.frontier import Description
@@ -168,16 +168,11 @@ class Appender:
 
     async def _check_parts(self, append: Appending) -> None:
         """Refuse what no server takes before anything is sent: once it was, ending the call would take more calls."""
-        count, limit = sum(len(run.parts) for run in append.runs), self._location.settings.parts_per_append_max
-        if count <= limit:
-            return
-        await append.discard()
-        raise RequestTooLarge(
-            "too many parts in one append",
-            hint="nothing happened: append fewer and larger ones",
-            parts=count,
-            limit=limit,
-        )
+        try:
+            check_count(sum(len(run.parts) for run in append.runs), self._location.settings)
+        except RequestTooLarge:
+            await append.discard()
+            raise
 
     async def resolve_earlier(self, deadline: Deadline) -> None:
         """``resolve`` before something new is sent. Raises Determinate when calls stay unresolved: nothing new is sent

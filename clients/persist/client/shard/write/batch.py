@@ -21,7 +21,7 @@ from persist.core.data.update import check_bounds, check_declared, consolidate, 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId, part_key
 from persist.core.shard.batch import Part, Run
-from persist.errors import LocationError
+from persist.errors import LocationError, RequestTooLarge
 from persist.machine.parts.reading import PART_BYTES
 from persist.machine.parts.threads import encode
 from persist.retry.attempts import TIMEOUT_MAX, Attempts, certain
@@ -76,8 +76,10 @@ class BatchBuilder:
         bounds: Bounds | None = None,
         timeout: float | None = None,
         fingerprint: Fingerprint | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``fingerprint``: takes in what is added, too."""
+        """``fingerprint``: takes in what is added, too. ``room``: raises where an upload would be for nothing."""
+        self._room = room
         self._fingerprint = fingerprint
         self._target = target
         self._settings = settings
@@ -113,6 +115,7 @@ class BatchBuilder:
     async def add(self, table: pa.Table) -> None:
         """Take a table in; waits while three chunks are under way."""
         for chunk in self._chunker.push(table):
+            await self._has_room()
             await self._write(await self._sorted(chunk, sum(piece.nbytes for piece in chunk)))
         self._raise_failure()
 
@@ -126,6 +129,7 @@ class BatchBuilder:
             inline = self._inline(table, size) if not self._chunks else None
             if inline is not None:
                 return (Run(parts=(inline,)),)
+            await self._has_room()
             await self._write(table, size)
         await self._settle()
         return runs_of(self._chunks)
@@ -156,6 +160,12 @@ class BatchBuilder:
         if schema_id == self._target.schema_id:
             return self._target
         return dataclasses.replace(self._target, schema_id=schema_id, schema=await schema_of(schema_id))
+
+    async def _has_room(self) -> None:
+        """Before the first upload."""
+        room, self._room = self._room, None
+        if room is not None:
+            await room()
 
     async def _settle(self) -> None:
         while self._work:
@@ -226,6 +236,7 @@ class BatchBuilder:
         del table
         try:
             while (encoded := await self._compute(size, next, encoder, None)) is not None:
+                check_count(len(self._keys) + 1, self._settings)
                 key = self._new_key()
                 parts.append(dataclasses.replace(encoded.part, key=key, inline=None))
                 await self._uploading.acquire()
@@ -262,6 +273,17 @@ class BatchBuilder:
             if work.done():
                 work.result()
         self._work = [work for work in self._work if not work.done()]
+
+
+def check_count(parts: int, settings: Settings) -> None:
+    """Raise RequestTooLarge: no server takes so many parts in one append."""
+    if parts > settings.parts_per_append_max:
+        raise RequestTooLarge(
+            "too many parts in one append",
+            hint="nothing happened: append fewer and larger ones",
+            parts=parts,
+            limit=settings.parts_per_append_max,
+        )
 
 
 def sort_chunk(chunk: list[pa.Table], schema: Schema, bounds: Bounds | None) -> pa.Table:

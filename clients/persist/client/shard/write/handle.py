@@ -18,6 +18,7 @@ from persist.client.shard.write.doubts import Doubts, OwnCall, Resolved
 from persist.client.shard.write.inputs import UpdatesLike
 from persist.client.shard.write.kept import Beside, KeptBatch
 from persist.client.shard.write.prepared import BatchSpec, PreparedBatch, completed, moved, placed
+from persist.client.shard.write.room import Room, Waiting
 from persist.client.shard.write.writer_ids import WriterIds
 from persist.core.data.schema import Schema
 from persist.core.frontier import TIME_MAX, Antichain, AntichainLike, check_time
@@ -25,7 +26,7 @@ from persist.core.ids import ShardId, Token, WriterId
 from persist.core.shard.batch import Run
 from persist.core.shard.closed import not_writable
 from persist.core.shard.commands import Appended, ExpireWriter, Transaction, UpperMismatch
-from persist.errors import InvalidBounds, ShardClosed, VersionMismatch
+from persist.errors import InvalidBounds, LocationError, ShardClosed, VersionMismatch
 from persist.retry.deadline import Deadline
 
 _TOKENS_MAX = 10_000
@@ -36,7 +37,8 @@ class WriteHandle(Stays):
     """Writes one shard under one writer id. Not registered anywhere: dropping it costs nothing.
 
     Calls of one handle may overlap. ``timeout`` is in seconds, None means ``settings.timeout_ms``; it bounds the
-    commit, and each upload by itself, not the time that sorting and encoding a large input take.
+    commit, and each upload by itself, not the time that sorting and encoding a large input take. Where the shard
+    refused rows because compaction is behind, it bounds the wait before the first upload, too (a look each second).
     """
 
     schema: Schema
@@ -55,8 +57,9 @@ class WriteHandle(Stays):
         incarnation: int,
         fence_ms: int,
         owns_id: bool,
+        behind: str = "",
     ) -> None:
-        """``owns_id``: no other handle writes under this writer id. ``fence_ms``: the shard's, see ShardInfo."""
+        """``owns_id``: no other handle writes under this writer id. ``fence_ms``, ``behind``: see ShardInfo."""
         self._shard = shard
         self._ids = WriterIds(
             writer_id, owned=owns_id, fence_ms=fence_ms, settings=location.settings, runtime=location.runtime
@@ -67,6 +70,7 @@ class WriteHandle(Stays):
         self._upper = upper
         self._tokens: dict[Token, TokenUse] = {}
         self._doubts = Doubts()
+        self._room = Room(location, shard, behind)
         self._caller = Caller(location, shard, seqno=seqno, incarnation=incarnation)
         self._appender = Appender(location, shard, self._caller, lambda the_id: self._builder(the_id, None, None))
 
@@ -107,7 +111,8 @@ class WriteHandle(Stays):
         lower, upper = self._upper, frontier_of(new_upper, self._now())
         _check_bounds(lower, upper)
         writer_id = self._ids.for_append()
-        deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout)
+        room = self._room.waiting((lower, upper), timeout)
+        deadline, builder, runs = await self._build(writer_id, updates, (lower, upper), timeout, room=room)
         append = Appending(writer_id=writer_id, runs=runs, bounds=(lower, upper), builder=builder, definite=True)
         with self._doubts.call() as call:
             appended = await self._append_definite(append, call, deadline)
@@ -163,7 +168,10 @@ class WriteHandle(Stays):
         bounds = (Antichain.coerce(expected_upper), Antichain.coerce(new_upper))
         _check_bounds(*bounds, expected=True)
         writer_id = self._ids.for_append()
-        deadline, builder, runs, transaction = await self._build_of(transaction, writer_id, updates, bounds, timeout)
+        room = self._room_of(token, transaction, bounds, timeout)
+        deadline, builder, runs, transaction = await self._build_of(
+            transaction, writer_id, updates, bounds, timeout, room
+        )
         return await self._once(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
     async def keep(self, updates: UpdatesLike, *, timeout: float | None = None) -> KeptBatch:
@@ -173,7 +181,8 @@ class WriteHandle(Stays):
         Raises as ``compare_and_append`` does before it sends anything.
         """
         writer_id = self._ids.for_append()
-        _, builder, runs = await self._build(writer_id, completed(updates, self.schema), _bounds_until(0), timeout)
+        rows, room = completed(updates, self.schema), self._room.waiting(None, timeout)
+        _, builder, runs = await self._build(writer_id, rows, _bounds_until(0), timeout, room=room)
         location = self._location
         return KeptBatch(builder, runs, writer_id, runtime=location.runtime, lease_ms=location.settings.writer_lease_ms)
 
@@ -303,7 +312,10 @@ class WriteHandle(Stays):
         bounds = _bounds_until(not_before)
         writer_id = self._ids.for_append()
         updates = completed(updates, self.schema)
-        deadline, builder, runs, transaction = await self._build_of(transaction, writer_id, updates, bounds, timeout)
+        room = self._room_of(token, transaction, None, timeout)
+        deadline, builder, runs, transaction = await self._build_of(
+            transaction, writer_id, updates, bounds, timeout, room
+        )
         runs = tuple(moved(run, not_before) for run in runs)
         return await self._append_moved(call, writer_id, runs, bounds, token, transaction, deadline, builder)
 
@@ -442,7 +454,12 @@ class WriteHandle(Stays):
         try:
             outcome = await self._appender.commit(append, deadline, call)
             committed = isinstance(outcome, Appended) and append.writer_id == self._ids.current
+            if isinstance(outcome, Appended) and append.runs and not outcome.already_committed:
+                self._room.taken()
             return outcome
+        except LocationError as error:
+            self._room.refused(error)
+            raise
         finally:
             self._ids.end(begun, committed=committed)
 
@@ -464,6 +481,12 @@ class WriteHandle(Stays):
             "the server cannot move a batch to the upper", hint="upgrade it, or use compare_and_append"
         )
 
+    def _room_of(
+        self, token: Token | str | None, transaction: Transaction | None, bounds: Bounds | None, timeout: float | None
+    ) -> Waiting | None:
+        """What an append waits for before it uploads. Not what may have happened before: the shard says of that so."""
+        return self._room.waiting(bounds, timeout) if token is None and transaction is None else None
+
     async def _build_of(
         self,
         transaction: Transaction | None,
@@ -471,13 +494,14 @@ class WriteHandle(Stays):
         updates: UpdatesLike,
         bounds: Bounds,
         timeout: float | None,
+        room: Waiting | None,
     ) -> tuple[Deadline, BatchBuilder, tuple[Run, ...], Transaction | None]:
         """``_build``, and the transaction with what distinguishes these updates from others under its version."""
         if transaction is None or transaction.has_body:
-            return *await self._build(writer_id, updates, bounds, timeout), transaction
+            return *await self._build(writer_id, updates, bounds, timeout, room=room), transaction
         fingerprint = Fingerprint(self.schema)
         transaction.with_body(fingerprint.text)  # an owner that leaves it no room is refused before any upload
-        built = await self._build(writer_id, updates, bounds, timeout, fingerprint)
+        built = await self._build(writer_id, updates, bounds, timeout, fingerprint, room)
         return *built, transaction.with_body(fingerprint.text)
 
     async def _build(
@@ -487,10 +511,11 @@ class WriteHandle(Stays):
         bounds: Bounds,
         timeout: float | None,
         fingerprint: Fingerprint | None = None,
+        room: Waiting | None = None,
     ) -> tuple[Deadline, BatchBuilder, tuple[Run, ...]]:
         self._location.check_open()
         self._location.attempts.deadline(timeout)  # a bad timeout is refused before any upload
-        builder = self._builder(writer_id, bounds, timeout, fingerprint)
+        builder = self._builder(writer_id, bounds, timeout, fingerprint, room)
         runs = await builder.consume(updates)
         return self._location.attempts.deadline(timeout), builder, runs
 
@@ -500,6 +525,7 @@ class WriteHandle(Stays):
         bounds: Bounds | None,
         timeout: float | None,
         fingerprint: Fingerprint | None = None,
+        room: Waiting | None = None,
     ) -> BatchBuilder:
         location = self._location
         target = PartsTarget(
@@ -516,6 +542,7 @@ class WriteHandle(Stays):
             bounds=bounds,
             timeout=timeout,
             fingerprint=fingerprint,
+            room=room,
         )
 
 

@@ -2,13 +2,14 @@
 
 import itertools
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from persist.core.frontier import MINIMUM, TIME_MAX, Antichain, Description
 from persist.core.ids import WriterId, check_blob_key
 from persist.core.shard.batch import ORDER_VERSION, PART_FORMAT, HollowBatch, Part, Run, overlap
 from persist.core.shard.state import State
+from persist.core.shard.trace import Trace
 from persist.core.shard.transitions.dispatch import Context
 from persist.errors import EmptyInterval, InvalidArgument, InvalidBounds, InvalidId, Overloaded, RequestTooLarge
 
@@ -16,6 +17,10 @@ BLOCKS_MAX: Final = 64
 STATS_MAX: Final = 256
 BEHIND_MS: Final = 1_000
 """A writer whose shard has too much to merge comes back after so long."""
+BATCHES_LIMIT: Final = "shard_batches_max"
+PARTS_LIMIT: Final = "shard_parts_max"
+TOO_MANY: Final = {BATCHES_LIMIT: "batches that wait to be merged", PARTS_LIMIT: "parts"}
+"""What a shard has too many of, by the setting that says how many it may have."""
 DESCRIPTION_BYTES_MAX: Final = 1 << 16
 """Bytes of keys and statistics that describe one part: all of them stay in the state."""
 
@@ -201,20 +206,39 @@ def _check_times(part: Part, lower: Antichain, upper: Antichain, *, truncated: b
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A limit of what compaction may leave, by its setting, and what a shard has of it with the rows to come."""
+
+    setting: str
+    count: int
+    limit: int
+
+
 def check_merged(state: State, batch: HollowBatch, context: Context) -> None:
     """Raise Overloaded while compaction is so far behind that the shard costs its readers and servers too much."""
-    trace = state.trace
-    counted = (
-        ("batches that wait to be merged", trace.unmerged + 1, context.shard_batches_max, "shard_batches_max"),
-        ("parts", trace.parts + batch.part_count, context.shard_parts_max, "shard_parts_max"),
+    found = behind(
+        state.trace, batch.part_count, batches_max=context.shard_batches_max, parts_max=context.shard_parts_max
     )
-    for what, count, limit, setting in counted:
-        if count > limit:
-            raise Overloaded(
-                f"the shard has too many {what}: nothing was appended",
-                hint="wait for compaction, which must run somewhere, or compact the shard; write less often",
-                count=count,
-                limit=limit,
-                setting=setting,
-                retry_after_ms=BEHIND_MS,
-            )
+    if found:
+        raise overloaded(found.setting, count=found.count, limit=found.limit)
+
+
+def behind(trace: Trace, parts: int = 1, *, batches_max: int, parts_max: int) -> Behind | None:
+    """The limit by which another batch of so many parts is refused. None: it is taken."""
+    counted = (
+        Behind(BATCHES_LIMIT, trace.unmerged + 1, batches_max),
+        Behind(PARTS_LIMIT, trace.parts + parts, parts_max),
+    )
+    return next((each for each in counted if each.count > each.limit), None)
+
+
+def overloaded(setting: str, **details: int) -> Overloaded:
+    """The refusal of rows by a limit."""
+    return Overloaded(
+        f"the shard has too many {TOO_MANY[setting]}: nothing was appended",
+        hint="wait for compaction, which must run somewhere, or compact the shard; write less often",
+        setting=setting,
+        retry_after_ms=BEHIND_MS,
+        **details,
+    )
