@@ -47,7 +47,7 @@ from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.lives.losing import LOST, keep_in_mind
+from persist_ingest.pipeline.lives.losing import LOST, Losses
 from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
@@ -111,6 +111,7 @@ class Pipeline:
         self._location = location.resolved()
         self._client = client(self._location, patient=True)
         self._records = Records(self._client)
+        self._losses = Losses(self._client, self._records)
         self.source: Source = self._records.source(name)
         self.options = (options or PipelineOptions()).checked()
         self._runner = Runner(session)
@@ -185,7 +186,7 @@ class Pipeline:
             except PersistError as error:
                 self._failed(error)
                 raise
-            self._pause(begun)
+            self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
         self._tell("stopped", step, force=True)
         return step
 
@@ -206,7 +207,7 @@ class Pipeline:
                 if not self._set_aside(error):
                     raise
             except LOST as error:
-                keep_in_mind(self._records, self.source, self._type, self._reader, error)
+                self._losses.keep_in_mind(self.source, self._type, self._reader, error)
                 raise
             except UpstreamReplaced as error:
                 self._take_over(succeed(self._client, self._records, self.source, self._type, error))
@@ -224,7 +225,7 @@ class Pipeline:
         if not self._shards:
             found = self._records.source(self.source.name)
             self.watch.look(found)
-            self._take_over(found)
+            self._take_over(self._losses.mended(found, self._type, self._minter))
         reader = self._open()
         if self._follower is not None:
             trace, step = None, self._followed(self._follower)
@@ -301,6 +302,7 @@ class Pipeline:
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = str(wanted)
+        self._losses.admission.admit(self.source, reader)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
         try:
@@ -559,9 +561,6 @@ class Pipeline:
         if now - self._forgot_at >= self.options.forget_ms / 1000:
             self._forgot_at = now
             together(self._history.keeper(upper()), self._shards.values())
-
-    def _pause(self, begun: float) -> None:
-        self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
 
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""

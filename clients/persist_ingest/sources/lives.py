@@ -1,9 +1,11 @@
 """What a type of sources knows of the lives of its upstream: servers that take over, and histories that are lost.
 
-Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2; docs/adr/0030-failover-by-succession.md.
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2; docs/adr/0030-failover-by-succession.md;
+docs/adr/0031-lost-histories-by-runs.md.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from persist.sources import SourceFrontier, UpstreamReplaced
@@ -24,6 +26,28 @@ class Lags(Protocol):
 
     def lags(self) -> bool:
         """Whether it does: a standby. Raises LocationError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRun:
+    """One run of a server, from its start to its end, as it was when it was asked.
+
+    ``name``: no other run has it, of this server or of another one. ``read``: up to where its log was read by what it
+    says itself, which only readers of the source move. ``end``: up to where it has log.
+    """
+
+    name: str
+    read: int
+    end: int
+
+
+@runtime_checkable
+class OnServer(Protocol):
+    """A SourceReader, or Anew, that knows which run of a server it reads."""
+
+    def run(self) -> ServerRun:
+        """That which was asked last, in a session that has not ended since. Raises LocationError."""
         ...
 
 

@@ -13,6 +13,7 @@ from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
 from persist.typed import Fields
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, high, settle
@@ -51,12 +52,13 @@ SELECT NOT pg_is_in_recovery() AND to_regprocedure('pg_log_standby_snapshot()') 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesTask:
-    """The transactions whose commits end in ``(begin, end]``."""
+    """The transactions whose commits end in ``(begin, end]``. ``server``: in the log of the run that has it bound."""
 
     definition: PostgresDefinition
     schemas: Mapping[str, Schema]
     begin: int
     end: int
+    server: str = ""
 
     @property
     def weight(self) -> int:
@@ -74,6 +76,9 @@ class ChangesTask:
         """The events, each with the messages it stems from. A commit up to the end is seen by all afterwards."""
         definition = self.definition
         with lent(definition.dsn) as session:
+            if self.server not in ("", session.server_began):
+                # What its log has there may be another history: that is found out before anything is bound of it.
+                raise Determinate("the server was started anew, or another one answers", hint="it is tried again")
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
@@ -148,7 +153,7 @@ def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
 
 
 class PostgresReader:
-    """Implements the SourceReader, Revised and Lags ports. Uses the session that tasks of this process use, too."""
+    """Implements the SourceReader, Revised, Lags and OnServer ports, in the session that tasks of this process use."""
 
     def __init__(self, definition: PostgresDefinition, schemas: Mapping[str, Schema]) -> None:
         """Of the tables that have a schema. The others stay in the definition as they are."""
@@ -157,6 +162,7 @@ class PostgresReader:
         self._schemas = {table.export: schemas[table.export] for table in self._definition.tables}
         self._revised: Fields | None = None
         self._may_log: bool | None = None
+        self._run: ServerRun | None = None
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
         # what is flushed may end inside a record: so it is moved to one of these.
         self._between: list[int] = []
@@ -182,7 +188,11 @@ class PostgresReader:
         first, last = begin.bound(0) or 0, end.bound(0) or 0
         if first >= last:
             return ()
-        return (ChangesTask(definition=self._definition, schemas=self.exports(), begin=first, end=last),)
+        return (
+            ChangesTask(
+                definition=self._definition, schemas=self.exports(), begin=first, end=last, server=self.run().name
+            ),
+        )
 
     def adopt(self, export: str, schema: Schema) -> None:
         self._schemas[export] = schema
@@ -222,6 +232,12 @@ class PostgresReader:
     def lags(self) -> bool:
         return bool(self._asked(lambda session: session.row("SELECT pg_is_in_recovery()"))[0])
 
+    def run(self) -> ServerRun:
+        if self._run is None:
+            self._asked(self._checked)
+        assert self._run is not None
+        return self._run
+
     def revised(self) -> Mapping[str, object] | None:
         return self._revised
 
@@ -230,6 +246,9 @@ class PostgresReader:
 
     def _advanced(self, session: UpstreamConnection, frontier: SourceFrontier) -> bool:
         """Move the slot, which is the one that was just looked at: another server's is asked of another session."""
+        if self._run is not None and session.server_began != self._run.name:
+            # Of that one it is not known yet whether it has the history that was read.
+            return False
         _, slot = self._checked(session)
         if self._definition.failover and not slot.failover:
             keep_for_standbys(session, self._definition.slot)
@@ -248,6 +267,7 @@ class PostgresReader:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
         end, between = high(session, self._definition)
         slot, self._definition = check_upstream(session, self._definition)
+        self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=end)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
             self._kept = self._definition.kept(self._kept, catalog.positions(session)[1])

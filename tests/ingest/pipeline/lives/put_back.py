@@ -56,6 +56,14 @@ class Upstream:
 
         self._stopped(exchanged)
 
+    def copy_to(self, place: Path) -> None:
+        def copied() -> None:
+            shutil.rmtree(place)
+            subprocess.run(["cp", "-a", self._data, place], check=True)
+
+        self.run("CHECKPOINT")
+        self._stopped(copied)
+
     def restart(self) -> None:
         self._stopped(lambda: None)
 
@@ -84,3 +92,13 @@ def stepped(here: Location, steps: int = 1) -> None:
     with Pipeline(here, "shop", options=FAST) as pipeline:
         for _ in range(steps):
             pipeline.step()
+
+
+@contextlib.contextmanager
+def copied(shop: Upstream) -> Iterator[servers.Server]:
+    """A server of a copy of its files as they are now. Both run then."""
+    with servers.start_postgres(CONFIG, version=18) as copy:
+        copy.kill()
+        shop.copy_to(copy.directory / "data")
+        copy.start()
+        yield copy
