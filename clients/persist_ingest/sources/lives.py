@@ -63,6 +63,10 @@ class Successor(Protocol):
         """Up to where the history is the same."""
         ...
 
+    def check(self) -> None:
+        """Raise UpstreamLost: it lacks what the source needs of it. Looked at after ``most``, which is for ever."""
+        ...
+
     def renewed(self, definition: Mapping[str, object]) -> Mapping[str, object]:
         """The definition with which the source goes on."""
         ...
@@ -84,7 +88,7 @@ class Follows(Protocol):
         """The life that the upstream has now; None: it is the one that the source is on.
 
         ``bound``: the incarnation that the bindings are of: the definition's, or they went on, and it does not say so
-        yet. Raises UpstreamReplaced (there is none that the source could go on with), UpstreamLost (it lacks what the
-        source needs of it), LocationError.
+        yet: then it is that one, which is recorded before there is another. Raises UpstreamReplaced (there is none that
+        the source could go on with), LocationError.
         """
         ...

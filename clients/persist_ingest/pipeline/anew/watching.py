@@ -22,6 +22,7 @@ from persist_ingest.pipeline.lives.admitting import Admission
 from persist_ingest.pipeline.records import Records, Source, is_silent
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.foreseen import foreseen
+from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.tables.silence import ended_by
@@ -121,7 +122,11 @@ class Watch:
         if self._reader is None:
             self._reader = source_type(source.type).open(source.definition, {})
         self._reader.probe()
-        self._admission.admit(source, self._reader)
+        try:
+            self._admission.admit(source, self._reader)
+        except HistoryLost as lost:
+            _log.info("the upstream of source %s releases nothing: %s", source.name, lost)
+            return
         if hold:
             self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
 

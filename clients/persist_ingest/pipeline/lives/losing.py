@@ -20,7 +20,7 @@ from persist_ingest.pipeline.lives.admitting import Admission, admitted, declare
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
 from persist_ingest.sources.lives import HistoryLost, Lags, OnServer
-from persist_ingest.sources.port import SourceType, is_apart
+from persist_ingest.sources.port import Remembers, SourceType, is_apart
 
 if TYPE_CHECKING:
     from persist.sources import Minter
@@ -87,6 +87,8 @@ class Losses:
             trace = minter.bindings(source.remap_source)
             reader = kind.open(source.definition, {})
             try:
+                if isinstance(reader, Remembers):
+                    reader.remember(trace.frontier)
                 reader.probe().wanted(BindingLog(trace=trace, incarnation=source.incarnation))
                 assert isinstance(reader, OnServer)
                 admitted(self._records, source, reader.run())

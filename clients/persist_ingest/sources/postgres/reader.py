@@ -5,6 +5,7 @@ Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` a
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeVar
@@ -41,6 +42,11 @@ GROUP BY part ORDER BY part
 """
 
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(to)s::pg_lsn)"
+
+# A commit that waits for no standby: it has the server write the record out that its last page ends in.
+_WRITE_OUT: Final = """
+SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, 'persist', '')::text
+"""
 
 _BACKWARDS: Final = "55000"
 
@@ -82,7 +88,7 @@ class ChangesTask:
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
-            if catalog.positions(session)[0] < self.end:
+            if catalog.positions(session).flushed < self.end:
                 # Beyond its end a log shows nothing, which would pass for all there is.
                 raise Determinate(
                     "the server does not have all of the log yet that another one had",
@@ -153,7 +159,7 @@ def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
 
 
 class PostgresReader:
-    """Implements the SourceReader, Revised, Lags and OnServer ports, in the session that tasks of this process use."""
+    """Implements SourceReader, Remembers, Revised, Lags and OnServer, in the session that this process' tasks use."""
 
     def __init__(self, definition: PostgresDefinition, schemas: Mapping[str, Schema]) -> None:
         """Of the tables that have a schema. The others stay in the definition as they are."""
@@ -166,6 +172,8 @@ class PostgresReader:
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
         # what is flushed may end inside a record: so it is moved to one of these.
         self._between: list[int] = []
+        self._bound: int | None = None
+        self._amid = 0
         self._advanced_at: float | None = None
         self._logged_at: float | None = None
 
@@ -179,6 +187,9 @@ class PostgresReader:
 
     def exports(self) -> Mapping[str, Schema]:
         return dict(self._schemas)
+
+    def remember(self, frontier: SourceFrontier) -> None:
+        self._bound = frontier.bound(0) or 0
 
     def probe(self) -> Probe:
         end, slot = self._asked(self._checked)
@@ -230,7 +241,7 @@ class PostgresReader:
         )
 
     def lags(self) -> bool:
-        return bool(self._asked(lambda session: session.row("SELECT pg_is_in_recovery()"))[0])
+        return self._asked(catalog.is_standby)
 
     def run(self) -> ServerRun:
         if self._run is None:
@@ -265,17 +276,35 @@ class PostgresReader:
 
     def _checked(self, session: UpstreamConnection) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
-        end, between = high(session, self._definition)
+        found = high(session, self._definition)
         slot, self._definition = check_upstream(session, self._definition)
-        self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=end)
+        self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=found.flushed)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
-            self._kept = self._definition.kept(self._kept, catalog.positions(session)[1])
+            self._kept = self._definition.kept(self._kept, catalog.positions(session).between)
             self._revised = self._whole.within(self._kept).to_json()
-        if not self._between or between > self._between[-1]:
-            self._between.append(between)
+        end = self._ending(session, found)
+        if not self._between or found.between > self._between[-1]:
+            self._between.append(found.between)
             del self._between[:-_BOUNDARIES_MAX]
         return end, slot
+
+    def _ending(self, session: UpstreamConnection, found: catalog.Positions) -> int:
+        """Where the last record ends that is known to be safely written.
+
+        SUBTLE: a server that takes over has the log up to the end of a record, as nothing else is ever replayed. So one
+        whose beginning was bound would look lost; and until the rest is written the slot shows nothing.
+        """
+        if found.is_whole or self._bound is None:
+            self._amid = 0
+            return found.flushed
+        if self._amid == found.flushed:
+            # It stays so while a transaction rests: then what was committed before would not be bound, either.
+            with suppress(SourceFailure):
+                session.rows(_WRITE_OUT)
+        self._amid = found.flushed
+        known = bisect.bisect_right(self._between, found.flushed)
+        return max(min(self._bound, found.flushed), self._between[known - 1] if known else 0)
 
     def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
         with lent(self._definition.dsn) as session:
