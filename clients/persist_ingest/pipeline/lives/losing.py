@@ -44,7 +44,7 @@ class Losses:
         self._looked_at = float("-inf")
         self.admission = Admission(records)
 
-    def keep_in_mind(self, source: Source, kind: SourceType, reader: object, error: PersistError) -> None:
+    def keep_in_mind(self, source: Source, kind: object, reader: object, error: PersistError) -> None:
         """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
 
         Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the
@@ -113,7 +113,7 @@ class Losses:
         return False
 
 
-def _stalled(records: Records, source: Source, kind: SourceType, error: PersistError) -> dict[str, Trouble]:
+def _stalled(records: Records, source: Source, kind: object, error: PersistError) -> dict[str, Trouble]:
     """Have every export stand aside; those that ran, each with what is recorded of it then."""
     hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
     trouble = replace(Trouble.of(error), hint=hint)

@@ -472,11 +472,17 @@ def test_a_server_that_died_amid_a_record_is_followed_where_the_record_before_en
     with pipeline(here) as opened:
         pair.synced(opened)
         opened.run(steps=3)
-        with psycopg.connect(pair.primary.uri) as writing, frozen_amid_a_page(pair.primary, writing) as flushed:
+        with (
+            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
+            frozen_amid_a_page(pair.primary, writing) as (flushed, writer),
+        ):
             opened._bind(opened._open())
             bound = client(here).minter().bindings(opened.source.remap_source).frontier.bound(0) or 0
             assert bound <= flushed
             until(lambda: sql(pair.standby, f"SELECT pg_last_wal_receive_lsn() - '0/0' >= {flushed}") == [(True,)])
+            # It would live on, as it does not notice that the others ended.
+            pair.primary.pause()
+            os.kill(writer, signal.SIGKILL)
             pair.primary.kill()
         promote(pair.standby)
         assert catalog.position(sql(pair.standby, "SELECT pg_last_wal_replay_lsn()::text")[0][0]) < flushed
@@ -494,14 +500,17 @@ def test_what_was_committed_is_read_although_the_log_rests_amid_a_record(here: L
     with pipeline(here) as opened:
         opened.step()
         pair.fill(pair.primary, 1, 10)
-        with psycopg.connect(pair.primary.uri) as writing, frozen_amid_a_page(pair.primary, writing):
+        with (
+            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
+            frozen_amid_a_page(pair.primary, writing),
+        ):
             opened.run(steps=3)
             assert contents(here, "shop", ITEMS) == there(pair.primary)
 
 
 @contextlib.contextmanager
-def frozen_amid_a_page(server: servers.Server, writing: Any) -> Iterator[int]:
-    """What is safely written ends inside a record, at this position, and no process writes on by itself."""
+def frozen_amid_a_page(server: servers.Server, writing: Any) -> Iterator[tuple[int, int]]:
+    """What is safely written ends inside a record, at this position; the process that would write on stands still."""
     ((pid,),) = sql(server, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
 
     def is_amid() -> Any:
@@ -516,7 +525,7 @@ def frozen_amid_a_page(server: servers.Server, writing: Any) -> Iterator[int]:
 
     flushed = until(is_amid)
     try:
-        yield flushed
+        yield flushed, pid
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

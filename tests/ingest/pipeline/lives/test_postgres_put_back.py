@@ -19,6 +19,7 @@ from persist_ingest import Location, Pace, Pipeline, Records, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.anew.attempt import SnapshotLost
+from persist_ingest.pipeline.records import Source
 from persist_ingest.pipeline.troubles import Trouble, amend, with_trouble
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import HeldUp, TableAltered
@@ -126,10 +127,12 @@ def test_a_snapshot_in_pieces_that_waits_for_the_log_begins_anew_once_files_were
         shop.put_back()
         seen.append("put back")
 
-    source = Records(client(here)).source("shop")
-    for export in (ITEMS, OTHERS):
-        altered = Trouble.of(TableAltered("as if", hint="snapshot it again"))
-        amend(Records(client(here)), source, lambda now, export=export, it=altered: with_trouble(now, export, it))
+    altered = Trouble.of(TableAltered("as if", hint="snapshot it again"))
+
+    def stalled(now: Source) -> Source:
+        return with_trouble(with_trouble(now, ITEMS, altered), OTHERS, altered)
+
+    amend(Records(client(here)), Records(client(here)).source("shop"), stalled)
     monkeypatch.setattr(again.TableAnew, "high", grown)
     before_piece(monkeypatch, 3, put_back)
     resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
@@ -168,7 +171,7 @@ with Pipeline(Location(directory=sys.argv[1]), "shop", options=PipelineOptions(t
 def ingesting(here: Location, server: servers.Server) -> Iterator[None]:
     """An ingester in another process, which is led to that server."""
     environment = {**os.environ, "PGPORT": str(server.port)}
-    program = [sys.executable, "-c", PROGRAM, here.directory]
+    program = [sys.executable, "-c", PROGRAM, str(here.directory)]
     with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as process:
         yield
         process.communicate(timeout=60)
