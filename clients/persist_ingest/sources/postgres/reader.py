@@ -278,6 +278,9 @@ class PostgresReader:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
         found = high(session, self._definition)
         slot, self._definition = check_upstream(session, self._definition)
+        if self._run is not None and self._run.name != session.server_began:
+            # What was not safely written of an earlier run may be gone, and records lie elsewhere since.
+            self._between.clear()
         self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=found.flushed)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
