@@ -234,7 +234,7 @@ class Records:
                 kind, source.name, lambda it: None if it is None or it["generation"] <= source.generation else dict(it)
             )
 
-    def servers(self, source: Source) -> Record:
+    def servers(self, source: Source) -> Mapping[str, object]:
         """What is recorded of the servers that this life of a source was read from, beside it; empty: nothing."""
         record = self._read(SERVERS).get(source.name)
         return {} if record is None or record["generation"] != source.generation else record

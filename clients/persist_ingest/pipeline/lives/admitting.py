@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
 from persist.sources import Lsn
-from persist.typed import Fields, Record
+from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, troubles, with_trouble
 from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
@@ -34,11 +34,12 @@ class Servers:
     version: int = VERSION
 
     @classmethod
-    def of(cls, record: Fields | None, source: Source) -> Self:
+    def of(cls, record: Mapping[str, object] | None, source: Source) -> Self:
         """As recorded of this life of a source."""
         if record is None or record["generation"] != source.generation:
             return cls(generation=source.generation)
-        return cls(**{each.name: record[each.name] for each in fields(cls) if each.name in record})
+        known: Fields = {each.name: record[each.name] for each in fields(cls) if each.name in record}
+        return cls(**known)
 
     def admits(self, run: ServerRun) -> bool:
         """Whether it is certain that this is none that had less."""
@@ -72,7 +73,7 @@ def admitted(records: Records, source: Source, run: ServerRun, *, decided: bool 
     """See Admission. By what is recorded alone, whatever this process took it for."""
     settles = decided and not running(records.source(source.name))
 
-    def place(before: Fields | None) -> Record:
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
         known = Servers.of(before, source)
         if not known.admits(run) and not settles:
             raise HistoryLost(
@@ -94,7 +95,7 @@ def declared(records: Records, source: Source, run: ServerRun) -> bool:
     """Record that this run had less than was bound; whether it is one that was bound from meanwhile."""
     was_read = False
 
-    def place(before: Fields | None) -> Record:
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
         nonlocal was_read
         known = Servers.of(before, source)
         was_read = known.run == run.name
@@ -107,7 +108,7 @@ def declared(records: Records, source: Source, run: ServerRun) -> bool:
 def set_aside(records: Records, source: Source, stalled: Mapping[str, Trouble]) -> None:
     """Record which exports stand aside for that alone."""
 
-    def place(before: Fields | None) -> Record:
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
         since = {export: trouble.since_ms for export, trouble in stalled.items()}
         return asdict(replace(Servers.of(before, source), stalled=since, turn=source.turn))
 
