@@ -5,7 +5,7 @@ is read again after a restart. Each append succeeds only where no other was firs
 Source: design 004, variants; reliability.md I18.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import persist
 from persist import Antichain, UpperMismatch
 from persist.sources import check_claim
+from persist_ingest.pipeline.records import Source
 from persist_ingest.pipeline.stash import Stash
 from persist_ingest.sources.port import BringsTimes
 
@@ -29,6 +30,18 @@ class Followed:
     bytes: int = 0
     appended: int = 0
     overtaken: int = 0
+
+
+def follower(
+    reader: BringsTimes,
+    source: Source,
+    writers: Mapping[str, "persist.WriteHandle"],
+    uppers: Mapping[str, Antichain],
+    now_ms: Callable[[], int],
+) -> "Follower":
+    """That of a source, which has one export."""
+    ((name, writer),) = writers.items()
+    return Follower(reader, writer, uppers[name], label=source.name, claims_epoch=source.claims_epoch, now_ms=now_ms)
 
 
 class Follower:

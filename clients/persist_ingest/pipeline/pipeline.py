@@ -46,8 +46,8 @@ from persist.sources import (
 from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
-from persist_ingest.pipeline.following import Follower
-from persist_ingest.pipeline.lives.losing import LOST, keep_in_mind
+from persist_ingest.pipeline.following import Follower, follower
+from persist_ingest.pipeline.lives.losing import LOST, Losses
 from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
@@ -111,6 +111,7 @@ class Pipeline:
         self._location = location.resolved()
         self._client = client(self._location, patient=True)
         self._records = Records(self._client)
+        self._losses = Losses(self._client, self._records)
         self.source: Source = self._records.source(name)
         self.options = (options or PipelineOptions()).checked()
         self._runner = Runner(session)
@@ -185,7 +186,7 @@ class Pipeline:
             except PersistError as error:
                 self._failed(error)
                 raise
-            self._pause(begun)
+            self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
         self._tell("stopped", step, force=True)
         return step
 
@@ -206,16 +207,13 @@ class Pipeline:
                 if not self._set_aside(error):
                     raise
             except LOST as error:
-                keep_in_mind(self._records, self.source, self._type, self._reader, error)
+                self._losses.keep_in_mind(self.source, self._type, self._reader, error)
                 raise
             except UpstreamReplaced as error:
                 self._take_over(succeed(self._client, self._records, self.source, self._type, error))
             except (UpstreamLost, ShardClosed) as error:
                 # Others may have released what only exports need that stand aside by now, or that left.
-                found = self._records.source(self.source.name)
-                if not self._knows(found):
-                    self._take_over(found)
-                elif not self._set_aside(error):
+                if not self._caught_up() and not self._set_aside(error):
                     raise
 
     @foreseen()
@@ -224,7 +222,7 @@ class Pipeline:
         if not self._shards:
             found = self._records.source(self.source.name)
             self.watch.look(found)
-            self._take_over(found)
+            self._take_over(self._losses.mended(found, self._type, self._minter))
         reader = self._open()
         if self._follower is not None:
             trace, step = None, self._followed(self._follower)
@@ -271,19 +269,10 @@ class Pipeline:
             self._reader = self._type.open(self.source.definition, schemas)
             recorded = Decided(self.source.timeline, self.source.claims_epoch)
             check_timeline(recorded, self._reader, id=self.source.remap, name=self.source.name)
-            self._follower = self._follow(self._reader) if isinstance(self._reader, BringsTimes) else None
+            if isinstance(self._reader, BringsTimes):
+                known = (self.source, self._writers, self._uppers)
+                self._follower = follower(self._reader, *known, self._runtime.now_ms)
         return self._reader
-
-    def _follow(self, reader: BringsTimes) -> Follower:
-        ((name, writer),) = self._writers.items()
-        return Follower(
-            reader,
-            writer,
-            self._uppers[name],
-            label=self.source.name,
-            claims_epoch=self.source.claims_epoch,
-            now_ms=self._runtime.now_ms,
-        )
 
     def _followed(self, follower: Follower) -> Step:
         done = follower.step()
@@ -301,6 +290,7 @@ class Pipeline:
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = str(wanted)
+        self._losses.admission.admit(self.source, reader)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
         try:
@@ -550,6 +540,14 @@ class Pipeline:
         self._held = Held.by(found, silent_ms, has_snapshots=isinstance(self._type, ReadsApart))
         return is_same
 
+    def _caught_up(self) -> bool:
+        """Whether others know more of the source: it is gone on with as they do."""
+        found = self._records.source(self.source.name)
+        is_news = not self._knows(found)
+        if is_news:
+            self._take_over(found)
+        return is_news
+
     def _knows(self, found: Source) -> bool:
         """Which exports run, and under what definition, is what this pipeline goes by."""
         return found.turn == self.source.turn and found.troubles.keys() == self.source.troubles.keys()
@@ -560,15 +558,15 @@ class Pipeline:
             self._forgot_at = now
             together(self._history.keeper(upper()), self._shards.values())
 
-    def _pause(self, begun: float) -> None:
-        self._stop.wait(max(0.0, begun + self.options.tick_ms / 1000 - self._runtime.monotonic()))
-
     def _again(self, error: PersistError) -> None:
         """After a failure that may pass: say so, and begin with what the shards say."""
         self.figures.failed(error)
         self._complain(error)
         self._tell("stalled", None, error, force=True)
         self._close_reader()
+        with contextlib.suppress(PersistError):
+            # It may have been decided meanwhile where the upstream is.
+            self._caught_up()
 
     def _close_reader(self) -> None:
         if self._reader is not None:

@@ -48,6 +48,8 @@ _SCHEMA: Final = persist.Schema(
     key={"kind": pa.field("kind", pa.string(), nullable=False), "name": pa.field("name", pa.string(), nullable=False)},
     val={"record": pa.field("record", pa.string(), nullable=False)},
 )
+SERVERS: Final = "servers"
+"""The kind of records of the servers that sources were read from. Earlier releases do without."""
 _SINCE: Final = "sources"
 _TIMED_FIELDS: Final = ("timeline", "claims_epoch", "brings_times")
 _APART_FIELDS: Final = ("troubles", "turn")
@@ -227,11 +229,15 @@ class Records:
             return asdict(Tombstone(generation=source.generation, dropped_ms=now_ms))
 
         self.change("source", source.name, place)
-        self.change(
-            "asked",
-            source.name,
-            lambda asked: None if asked is None or asked["generation"] <= source.generation else dict(asked),
-        )
+        for kind in ("asked", SERVERS):
+            self.change(
+                kind, source.name, lambda it: None if it is None or it["generation"] <= source.generation else dict(it)
+            )
+
+    def servers(self, source: Source) -> Mapping[str, object]:
+        """What is recorded of the servers that this life of a source was read from, beside it; empty: nothing."""
+        record = self._read(SERVERS).get(source.name)
+        return {} if record is None or record["generation"] != source.generation else record
 
     def asked(self, source: Source) -> str | None:
         """What this life of a source was asked for with, as ``ask`` had it; None: it is not known."""

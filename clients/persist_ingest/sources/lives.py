@@ -1,9 +1,11 @@
 """What a type of sources knows of the lives of its upstream: servers that take over, and histories that are lost.
 
-Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2; docs/adr/0030-failover-by-succession.md.
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2; docs/adr/0030-failover-by-succession.md;
+docs/adr/0031-lost-histories-by-runs.md.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from persist.sources import SourceFrontier, UpstreamReplaced
@@ -27,6 +29,28 @@ class Lags(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRun:
+    """One run of a server, from its start to its end, as it was when it was asked.
+
+    ``name``: no other run has it, of this server or of another one. ``read``: up to where its log was read by what it
+    says itself, which only readers of the source move. ``end``: up to where it has log.
+    """
+
+    name: str
+    read: int
+    end: int
+
+
+@runtime_checkable
+class OnServer(Protocol):
+    """A SourceReader, or Anew, that knows which run of a server it reads."""
+
+    def run(self) -> ServerRun:
+        """That which was asked last, in a session that has not ended since. Raises LocationError."""
+        ...
+
+
 class Successor(Protocol):
     """A later life of an upstream, which has the history of the one that a source is on up to somewhere.
 
@@ -37,6 +61,10 @@ class Successor(Protocol):
     @property
     def most(self) -> SourceFrontier:
         """Up to where the history is the same."""
+        ...
+
+    def check(self) -> None:
+        """Raise UpstreamLost: it lacks what the source needs of it. Looked at after ``most``, which is for ever."""
         ...
 
     def renewed(self, definition: Mapping[str, object]) -> Mapping[str, object]:
@@ -60,7 +88,7 @@ class Follows(Protocol):
         """The life that the upstream has now; None: it is the one that the source is on.
 
         ``bound``: the incarnation that the bindings are of: the definition's, or they went on, and it does not say so
-        yet. Raises UpstreamReplaced (there is none that the source could go on with), UpstreamLost (it lacks what the
-        source needs of it), LocationError.
+        yet: then it is that one, which is recorded before there is another. Raises UpstreamReplaced (there is none that
+        the source could go on with), LocationError.
         """
         ...

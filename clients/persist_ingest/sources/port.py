@@ -583,6 +583,6 @@ class Pushed(Protocol):
         ...
 
 
-def is_apart(kind: SourceType, definition: Mapping[str, object]) -> bool:
+def is_apart(kind: object, definition: Mapping[str, object]) -> bool:
     """Whether exports of such a source can stand aside while the others go on."""
     return isinstance(kind, ReadsApart) or (isinstance(kind, StandsApart) and kind.stands_apart(definition))

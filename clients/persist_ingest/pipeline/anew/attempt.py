@@ -29,17 +29,28 @@ from persist import (
     UsageError,
 )
 from persist.runtime import system
-from persist.sources import Reclocker, RemapTrace, SourceFrontier, SourceKind, UpstreamLost, UpstreamReplaced
+from persist.sources import (
+    Lsn,
+    Reclocker,
+    RemapTrace,
+    SourceFrontier,
+    SourceKind,
+    UpstreamLost,
+    UpstreamRegressed,
+    UpstreamReplaced,
+)
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.anew.staging import Staging
+from persist_ingest.pipeline.lives.losing import LOST, Losses
 from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.newest.kept import forget
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
+from persist_ingest.pipeline.troubles import Trouble, amend, running, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
+from persist_ingest.sources.lives import OnServer
 from persist_ingest.sources.port import (
     Anew,
     Changes,
@@ -113,6 +124,7 @@ class Attempt:
         self._report = report
         self._stopped = stopped
         self._writer: persist.WriteHandle | None = None
+        self._losses = Losses(self._client, self._records)
         self.progress = AnewProgress.of(mine)
 
     def run(self) -> Source | None:
@@ -155,6 +167,7 @@ class Attempt:
         schema = self._client.schema(shard)
         begun = None if known is None else known.begun
         with self.kind.snapshot_again(self._source.definition, self._export, schema, begun) as anew:
+            self._admit(anew)
             progress = known or self._begun(anew)
             self._writer = None if progress.moved else self._client.open_writer(progress.staging)
             while not self._stopped.is_set():
@@ -165,6 +178,19 @@ class Attempt:
                     self._read(anew)
             self._save(self._progressed())
         return None
+
+    def _admit(self, anew: Anew) -> None:
+        """Its server has what was bound, or no export runs that this could make wrong. Raises as keep_in_mind, LOST."""
+        if not isinstance(anew, OnServer):
+            return
+        try:
+            bound, end = self._minter.bindings(self._source.remap_source).frontier.bound(0) or 0, anew.run().end
+            if end < bound and running(self._source):
+                raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(end), bound=Lsn(bound))
+            self._losses.admission.admit(self._source, anew, decided=True)
+        except LOST as error:
+            self._losses.keep_in_mind(self._source, self.kind, anew, error)
+            raise
 
     def _begun(self, anew: Anew) -> AnewProgress:
         """An empty shard, and where in the log it begins."""

@@ -14,13 +14,15 @@ from typing import Final
 from persist import PersistError
 from persist.runtime import system
 from persist.sources import SILENT_MS, SourceFrontier, SourceKind
-from persist_ingest.location import Location
+from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
 from persist_ingest.pipeline.anew.joining import join_new
-from persist_ingest.pipeline.records import Source, is_silent
+from persist_ingest.pipeline.lives.admitting import Admission
+from persist_ingest.pipeline.records import Records, Source, is_silent
 from persist_ingest.pipeline.troubles import held, running, snapshotted
 from persist_ingest.sources.foreseen import foreseen
+from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.tables.silence import ended_by
@@ -54,6 +56,7 @@ class Watch:
         self._beside = beside
         self._stopped = threading.Event()
         self._reader: SourceReader | None = None
+        self._admission = Admission(Records(client(location)))
         self._thread: threading.Thread | None = None
         self._tried: dict[str, float] = {}
         self._lost: Counter[str] = Counter()
@@ -119,6 +122,11 @@ class Watch:
         if self._reader is None:
             self._reader = source_type(source.type).open(source.definition, {})
         self._reader.probe()
+        try:
+            self._admission.admit(source, self._reader)
+        except HistoryLost as lost:
+            _log.info("the upstream of source %s releases nothing: %s", source.name, lost)
+            return
         if hold:
             self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
 

@@ -1,44 +1,134 @@
 """What a source keeps in mind of an upstream that lost a part of the history that was read of it.
 
-Files of a server that were put back show that only until it has logged as much again.
-Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, restart checks.
+Files of a server that were put back show that only until it has logged as much again. Where others go on with a server
+that has everything, it is the process that is led elsewhere; where none does, every export stands aside, until it is
+read anew, or until a process is at a server that is certainly not the one that was seen.
+Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, restart checks;
+docs/adr/0031-lost-histories-by-runs.md.
 """
 
+import logging
+import threading
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from persist import Determinate, PersistError
-from persist.sources import UpstreamRegressed
+import persist
+from persist import Determinate, PersistError, UsageError
+from persist.runtime import system
+from persist.sources import BindingLog, UpstreamRegressed, UpstreamReplaced
+from persist_ingest.pipeline.lives.admitting import Admission, admitted, declared, set_aside, taken_back, waiting
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
-from persist_ingest.sources.lives import HistoryLost, Lags
-from persist_ingest.sources.port import SourceType, is_apart
+from persist_ingest.sources.lives import HistoryLost, Lags, OnServer
+from persist_ingest.sources.port import Remembers, SourceType, is_apart
+
+if TYPE_CHECKING:
+    from persist.sources import Minter
+
+_log = logging.getLogger(__name__)
 
 LOST: Final = (UpstreamRegressed, HistoryLost)
 """What proves that an upstream lost a part of the history that was read, and cannot be seen any more once it grew."""
+ELSEWHERE_SECONDS: Final = 2.0
+"""For how long others may bind nothing, beside two intervals of the source; at most five times as long."""
+_PAUSE_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 1.0
 
 
-def keep_in_mind(records: Records, source: Source, kind: SourceType, reader: object, error: PersistError) -> None:
-    """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
+class Losses:
+    """What a process does of one source when its upstream has less than was bound, and when it has all of it again."""
 
-    Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the upstream
-    has more than was bound. Raises Determinate, and keeps nothing, where it is a standby that lags.
-    """
-    if isinstance(reader, Lags) and reader.lags():
-        raise Determinate(
-            "the server does not have all of the log yet that another one had",
-            hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
-        ) from error
+    def __init__(self, client: "persist.Client", records: Records) -> None:
+        self._client = client
+        self._records = records
+        self._looked_at = float("-inf")
+        self.admission = Admission(records)
+
+    def keep_in_mind(self, source: Source, kind: object, reader: object, error: PersistError) -> None:
+        """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
+
+        Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the
+        upstream has more than was bound. Raises, and has nothing stand aside, Determinate (it is a standby that lags),
+        UpstreamReplaced (others go on with another server).
+        """
+        if isinstance(reader, Lags) and reader.lags():
+            raise Determinate(
+                "the server does not have all of the log yet that another one had",
+                hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
+            ) from error
+        if not isinstance(reader, OnServer):
+            _stalled(self._records, source, kind, error)
+            return
+        # First: from then on none begins to bind from that one.
+        was_read = isinstance(error, UpstreamRegressed) and declared(self._records, source, reader.run())
+        if not was_read and self._is_bound_elsewhere(source):
+            raise UpstreamReplaced(
+                "this server has less than was bound, and other ingesters go on with one that has all of it: this is "
+                "a copy of its files, or a standby that was promoted aside",
+                hint="have the connection of this one lead where theirs do (dsn, PGHOST, DNS)",
+                **error.details,
+            ) from error
+        stalled = _stalled(self._records, source, kind, error)
+        if not was_read:
+            set_aside(self._records, source, stalled)
+
+    def mended(self, source: Source, kind: SourceType, minter: "Minter") -> Source:
+        """A source of which no export runs; or all do again that stood aside for a server that this one is not.
+
+        Raises LocationError.
+        """
+        if system().monotonic() - self._looked_at < _LOOK_SECONDS:
+            return source
+        self._looked_at = system().monotonic()
+        exports = waiting(self._records, source)
+        if not exports:
+            return source
+        try:
+            trace = minter.bindings(source.remap_source)
+            reader = kind.open(source.definition, {})
+            try:
+                if isinstance(reader, Remembers):
+                    reader.remember(trace.frontier)
+                reader.probe().wanted(BindingLog(trace=trace, incarnation=source.incarnation))
+                assert isinstance(reader, OnServer)
+                admitted(self._records, source, reader.run())
+            finally:
+                reader.close()
+        except UsageError as error:
+            _log.info("exports of source %s stand aside still: %s", source.name, error)
+            return source
+        _log.warning(
+            "source %s goes on with the server that it was read from: what had less is another one", source.name
+        )
+        return taken_back(self._records, source, exports)
+
+    def _is_bound_elsewhere(self, source: Source) -> bool:
+        """Whether others bind: none does from a server that had less."""
+        seconds = min(ELSEWHERE_SECONDS + 2 * source.interval_ms / 1000, 5 * ELSEWHERE_SECONDS)
+        before, give_up = self._client.recent_upper(source.remap), system().monotonic() + seconds
+        while system().monotonic() < give_up:
+            threading.Event().wait(_PAUSE_SECONDS)
+            if self._client.recent_upper(source.remap) != before:
+                return True
+        return False
+
+
+def _stalled(records: Records, source: Source, kind: object, error: PersistError) -> dict[str, Trouble]:
+    """Have every export stand aside; those that ran, each with what is recorded of it then."""
     hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
     trouble = replace(Trouble.of(error), hint=hint)
+    ran: list[str] = []
 
     def place(now: Source) -> Source:
         after = now
+        ran.clear()
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
+            ran.extend(running(now))
             # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
-            for export in [*running(now), *snapshotted(now)]:
+            for export in [*ran, *snapshotted(now)]:
                 after = with_trouble(after, export, trouble)
         return after
 
     amend(records, source, place)
+    return dict.fromkeys(ran, trouble)

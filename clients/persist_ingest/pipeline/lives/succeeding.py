@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import persist
 from persist import Determinate, PersistError, UpperMismatch
-from persist.sources import REMAP_SCHEMA, SourceKind, incarnation_of, succession
+from persist.sources import REMAP_SCHEMA, SourceKind, UpstreamReplaced, incarnation_of, succession
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, stopped
 from persist_ingest.sources.lives import Follows, Successor
@@ -40,13 +40,24 @@ def succeed(client: "persist.Client", records: Records, source: Source, kind: ob
     if not isinstance(kind, Follows):
         raise error
     there = _incarnation(client, now)
-    successor = kind.successor(now.definition, there)
-    if successor is None:
-        raise error
-    incarnation = successor.incarnation(now.definition)
-    _bind(client, now, there, incarnation, successor)
+    try:
+        successor = kind.successor(now.definition, there)
+        if successor is None:
+            raise error
+        incarnation = successor.incarnation(now.definition)
+        _bind(client, now, there, incarnation, successor)
+    except UpstreamReplaced:
+        _check_still(client, records, now, there)
+        raise
     _log.warning("source %s goes on with a later life of its upstream: %s", source.name, incarnation)
     return _record(records, now, successor, incarnation, kind)
+
+
+def _check_still(client: "persist.Client", records: Records, source: Source, there: str) -> None:
+    """Raise Determinate where another ingester went on since this one looked: what it knows is of an earlier life."""
+    now = records.source(source.name)
+    if (now.turn, now.incarnation, _incarnation(client, now)) != (source.turn, source.incarnation, there):
+        raise Determinate("another ingester goes on with a later life of the upstream", hint="it is tried again")
 
 
 def _incarnation(client: "persist.Client", source: Source) -> str:
@@ -66,11 +77,13 @@ def _bindings(client: "persist.Client", source: Source) -> tuple[int, pa.Table]:
 
 
 def _bind(client: "persist.Client", source: Source, before: str, after: str, successor: Successor) -> None:
-    """Have the bindings go on. Raises UpstreamReplaced, and then nothing is changed."""
+    """Have the bindings go on. Raises UpstreamReplaced and UpstreamLost, and then nothing is changed."""
     writer = client.open_writer(source.remap_source.remap, schema=REMAP_SCHEMA)
     for _ in range(TRIES):
         upper, found = _bindings(client, source)
         rows = succession(SourceKind(source.kind), before, after, found, upper, successor.most)
+        if rows is not None:
+            successor.check()
         if rows is None or not isinstance(writer.compare_and_append(rows, [upper], [upper + 1]), UpperMismatch):
             return
     raise Determinate("another ingester binds all the time", hint="it is tried again")

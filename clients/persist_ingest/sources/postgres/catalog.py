@@ -5,7 +5,7 @@ Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from persist.sources import Lsn
 from persist_ingest.sources.postgres.column_types import NAMING, ColumnType, column_type
@@ -18,8 +18,11 @@ DEFAULT: Final = "d"
 
 _POSITIONS: Final = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END - '0/0'),
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0')
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'),
+       current_setting('wal_block_size')::int8, pg_size_bytes(current_setting('wal_segment_size'))
 """
+_PAGE_HEADERS: Final = (24, 40)
+"""Bytes before the first record of a page, and of the first page of a segment."""
 
 _IDENTITY: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
@@ -293,10 +296,33 @@ class Publication:
     by_root: bool
 
 
-def positions(session: UpstreamConnection) -> tuple[int, int]:
-    """What is safely written, and a position between two records that need not be."""
-    flushed, between = session.row(_POSITIONS)
-    return int(flushed), int(between)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """``flushed``: what is safely written; ``between``: a position between two records, which need not be.
+
+    ``is_whole``: no record goes on behind what is safely written. Pages are written before their last record is there.
+    """
+
+    flushed: int
+    between: int
+    is_whole: bool
+
+    @classmethod
+    def of(cls, flushed: int, inserted: int, page: int, segment: int) -> Self:
+        """From what the server says. What it inserts at lies behind the header of a page that was not begun."""
+        begun = inserted - inserted % page
+        between = begun if inserted - begun == _PAGE_HEADERS[begun % segment == 0] else inserted
+        return cls(flushed=flushed, between=between, is_whole=flushed % page != 0 or flushed >= between)
+
+
+def positions(session: UpstreamConnection) -> Positions:
+    """Where the log of a session's server ends."""
+    return Positions.of(*map(int, session.row(_POSITIONS)))
+
+
+def is_standby(session: UpstreamConnection) -> bool:
+    """Whether a session's server is one, which may have less log than its primary."""
+    return bool(session.row("SELECT pg_is_in_recovery()")[0])
 
 
 def standbys_behind(session: UpstreamConnection, position: int) -> list[str]:

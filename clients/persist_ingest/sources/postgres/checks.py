@@ -80,7 +80,8 @@ def check_slot(session: UpstreamConnection, definition: PostgresDefinition) -> S
     if found.synced and found.on_standby:
         raise Determinate(
             "this is a standby, which has the slot for the time when it is promoted",
-            hint="it is tried again; name the primary, or both and target_session_attrs=read-write (option dsn)",
+            hint="it is tried again; name the primary, or both and target_session_attrs=read-write (persist source "
+            "alter -o dsn=...)",
             slot=definition.slot,
         )
     if found.temporary:
@@ -96,26 +97,38 @@ def check_slot(session: UpstreamConnection, definition: PostgresDefinition) -> S
     return found
 
 
-def high(session: UpstreamConnection, definition: PostgresDefinition) -> tuple[int, int]:
-    """As ``catalog.positions``, once the standbys that the server names have the first one. Raises HeldUp.
+def high(session: UpstreamConnection, definition: PostgresDefinition) -> catalog.Positions:
+    """Where the log ends, once the standbys that the server names have what is safely written. Raises HeldUp.
 
     SUBTLE: the server shows no change of a slot for standbys before they have it (``synchronized_standby_slots``), but
     its log's end at once. What is bound beyond what they have could not be gone on with when one of them took over.
     """
-    flushed, between = catalog.positions(session)
+    found = catalog.positions(session)
     if definition.failover:
         give_up = system().monotonic() + SETTLE_SECONDS
-        while behind := catalog.standbys_behind(session, flushed):
+        while behind := catalog.standbys_behind(session, found.flushed):
             if system().monotonic() > give_up:
                 raise HeldUp(
                     "the standbys that synchronized_standby_slots names do not have the log yet",
                     hint="it is tried again; are they there? A name without a slot is waited for, too: correct the "
                     "setting, also on a server that was promoted",
                     slots=", ".join(behind),
-                    wanted=Lsn(flushed),
+                    wanted=Lsn(found.flushed),
                 )
             threading.Event().wait(0.01)
-    return flushed, between
+    return found
+
+
+def written(session: UpstreamConnection, definition: PostgresDefinition) -> int:
+    """The end of a record, up to which everything is safely written that commits before the call. Raises HeldUp."""
+    give_up = system().monotonic() + SETTLE_SECONDS
+    first = found = high(session, definition)
+    while not found.is_whole and found.flushed < first.between:
+        if system().monotonic() > give_up:
+            raise HeldUp("the server does not write its log on", hint="it is tried again", wanted=Lsn(first.between))
+        threading.Event().wait(0.01)
+        found = high(session, definition)
+    return found.flushed if found.is_whole else first.between
 
 
 def _slot_again(definition: PostgresDefinition, *, is_there: bool = False) -> str:

@@ -187,7 +187,7 @@ def opened(
             session=session,
             holder=holder,
             task=replace(task, table=replace(table, file=file), where=where),
-            log=ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0),
+            log=ChangesTask(definition=definition, schemas={table.export: schema}, begin=0, end=0, server=server_began),
             order=order,
             seen=seen,
             after=after,

@@ -5,6 +5,7 @@ Reading moves nothing upstream: the slot is peeked at, and moved by ``commit`` a
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeVar
@@ -13,6 +14,7 @@ from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import Lsn, Probe, SourceFrontier, SourceKind, UpstreamLost
 from persist.typed import Fields
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_upstream, high, settle
@@ -41,6 +43,11 @@ GROUP BY part ORDER BY part
 
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(to)s::pg_lsn)"
 
+# A commit that waits for no standby: it has the server write the record out that its last page ends in.
+_WRITE_OUT: Final = """
+SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, 'persist', '')::text
+"""
+
 _BACKWARDS: Final = "55000"
 
 _MAY_LOG: Final = """
@@ -51,12 +58,13 @@ SELECT NOT pg_is_in_recovery() AND to_regprocedure('pg_log_standby_snapshot()') 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesTask:
-    """The transactions whose commits end in ``(begin, end]``."""
+    """The transactions whose commits end in ``(begin, end]``. ``server``: in the log of the run that has it bound."""
 
     definition: PostgresDefinition
     schemas: Mapping[str, Schema]
     begin: int
     end: int
+    server: str = ""
 
     @property
     def weight(self) -> int:
@@ -74,10 +82,13 @@ class ChangesTask:
         """The events, each with the messages it stems from. A commit up to the end is seen by all afterwards."""
         definition = self.definition
         with lent(definition.dsn) as session:
+            if self.server not in ("", session.server_began):
+                # What its log has there may be another history: that is found out before anything is bound of it.
+                raise Determinate("the server was started anew, or another one answers", hint="it is tried again")
             # After the range was bound: who commits in it and is not among these is seen by the look that follows.
             unseen = catalog.unseen(session)
             slot, definition = check_upstream(session, definition)
-            if catalog.positions(session)[0] < self.end:
+            if catalog.positions(session).flushed < self.end:
                 # Beyond its end a log shows nothing, which would pass for all there is.
                 raise Determinate(
                     "the server does not have all of the log yet that another one had",
@@ -148,7 +159,7 @@ def keep_for_standbys(session: UpstreamConnection, slot: str) -> None:
 
 
 class PostgresReader:
-    """Implements the SourceReader, Revised and Lags ports. Uses the session that tasks of this process use, too."""
+    """Implements SourceReader, Remembers, Revised, Lags and OnServer, in the session that this process' tasks use."""
 
     def __init__(self, definition: PostgresDefinition, schemas: Mapping[str, Schema]) -> None:
         """Of the tables that have a schema. The others stay in the definition as they are."""
@@ -157,9 +168,12 @@ class PostgresReader:
         self._schemas = {table.export: schemas[table.export] for table in self._definition.tables}
         self._revised: Fields | None = None
         self._may_log: bool | None = None
+        self._run: ServerRun | None = None
         # Positions between two records. A slot moved into a commit's record would never show that commit again, and
         # what is flushed may end inside a record: so it is moved to one of these.
         self._between: list[int] = []
+        self._bound: int | None = None
+        self._amid = 0
         self._advanced_at: float | None = None
         self._logged_at: float | None = None
 
@@ -174,6 +188,9 @@ class PostgresReader:
     def exports(self) -> Mapping[str, Schema]:
         return dict(self._schemas)
 
+    def remember(self, frontier: SourceFrontier) -> None:
+        self._bound = frontier.bound(0) or 0
+
     def probe(self) -> Probe:
         end, slot = self._asked(self._checked)
         return Probe(kind=KIND, incarnation=self.incarnation, high=(Lsn(end),), low=(Lsn(min(slot.confirmed, end)),))
@@ -182,7 +199,11 @@ class PostgresReader:
         first, last = begin.bound(0) or 0, end.bound(0) or 0
         if first >= last:
             return ()
-        return (ChangesTask(definition=self._definition, schemas=self.exports(), begin=first, end=last),)
+        return (
+            ChangesTask(
+                definition=self._definition, schemas=self.exports(), begin=first, end=last, server=self.run().name
+            ),
+        )
 
     def adopt(self, export: str, schema: Schema) -> None:
         self._schemas[export] = schema
@@ -220,7 +241,13 @@ class PostgresReader:
         )
 
     def lags(self) -> bool:
-        return bool(self._asked(lambda session: session.row("SELECT pg_is_in_recovery()"))[0])
+        return self._asked(catalog.is_standby)
+
+    def run(self) -> ServerRun:
+        if self._run is None:
+            self._asked(self._checked)
+        assert self._run is not None
+        return self._run
 
     def revised(self) -> Mapping[str, object] | None:
         return self._revised
@@ -230,6 +257,9 @@ class PostgresReader:
 
     def _advanced(self, session: UpstreamConnection, frontier: SourceFrontier) -> bool:
         """Move the slot, which is the one that was just looked at: another server's is asked of another session."""
+        if self._run is not None and session.server_began != self._run.name:
+            # Of that one it is not known yet whether it has the history that was read.
+            return False
         _, slot = self._checked(session)
         if self._definition.failover and not slot.failover:
             keep_for_standbys(session, self._definition.slot)
@@ -246,16 +276,38 @@ class PostgresReader:
 
     def _checked(self, session: UpstreamConnection) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
-        end, between = high(session, self._definition)
+        found = high(session, self._definition)
         slot, self._definition = check_upstream(session, self._definition)
+        if self._run is not None and self._run.name != session.server_began:
+            # What was not safely written of an earlier run may be gone, and records lie elsewhere since.
+            self._between.clear()
+        self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=found.flushed)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
-            self._kept = self._definition.kept(self._kept, catalog.positions(session)[1])
+            self._kept = self._definition.kept(self._kept, catalog.positions(session).between)
             self._revised = self._whole.within(self._kept).to_json()
-        if not self._between or between > self._between[-1]:
-            self._between.append(between)
+        end = self._ending(session, found)
+        if not self._between or found.between > self._between[-1]:
+            self._between.append(found.between)
             del self._between[:-_BOUNDARIES_MAX]
         return end, slot
+
+    def _ending(self, session: UpstreamConnection, found: catalog.Positions) -> int:
+        """Where the last record ends that is known to be safely written.
+
+        SUBTLE: a server that takes over has the log up to the end of a record, as nothing else is ever replayed. So one
+        whose beginning was bound would look lost; and until the rest is written the slot shows nothing.
+        """
+        if found.is_whole or self._bound is None:
+            self._amid = 0
+            return found.flushed
+        if self._amid == found.flushed:
+            # It stays so while a transaction rests: then what was committed before would not be bound, either.
+            with suppress(SourceFailure):
+                session.rows(_WRITE_OUT)
+        self._amid = found.flushed
+        known = bisect.bisect_right(self._between, found.flushed)
+        return max(min(self._bound, found.flushed), self._between[known - 1] if known else 0)
 
     def _asked(self, question: Callable[[UpstreamConnection], T]) -> T:
         with lent(self._definition.dsn) as session:

@@ -2,24 +2,26 @@
 
 import contextlib
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from ingest.pipeline.conftest import contents
 from ingest.pipeline.lives.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
-from persist import Determinate
+from persist import Determinate, InvalidArgument, LocationError, PersistError
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
-from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, create, resnapshot
+from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, alter, create, resnapshot
 from persist_ingest.location import client
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.lives import succeeding
 from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.sources.port import HeldUp
-from persist_ingest.sources.postgres import checks, reader
+from persist_ingest.sources.postgres import catalog, checks, reader
 from persist_ingest.sources.postgres.making import again as making
 from persist_ingest.sources.postgres.session import check_dsn, let_go
 
@@ -129,6 +131,44 @@ def test_a_source_goes_on_with_the_standby_that_was_promoted(here: Location, pai
     assert contents(here, "shop", ITEMS) == there(pair.standby)
 
 
+def at(server: servers.Server) -> str:
+    return f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+
+
+def test_a_source_is_led_to_the_server_that_took_over_by_altering_its_dsn(here: Location, pair: Pair) -> None:
+    """Also while a pipeline waits for the one that is gone; and a server that is another one is refused there."""
+    pair.fill(pair.primary, 1, 10)
+    made(here, dsn=at(pair.primary))
+    with pipeline(here) as opened:
+        pair.synced(opened)
+        replayed(pair.primary, pair.standby)
+        pair.primary.kill()
+        promote(pair.standby)
+        pair.fill(pair.standby, 11, 20)
+
+        def altered(error: PersistError) -> None:
+            assert isinstance(error, LocationError)
+            opened._complain = lambda _: None
+            alter(here, "shop", {"dsn": at(pair.standby)})
+
+        opened._complain = altered
+        opened.run(until=lambda step: contents(here, "shop", ITEMS) == there(pair.standby))
+    resnapshot(here, "shop", ITEMS)
+    with servers.start_postgres(CONFIG, version=18) as other:
+        alter(here, "shop", {"dsn": at(other)})
+        before = state(here)
+        with pipeline(here) as opened, pytest.raises(UpstreamReplaced, match="another server"):
+            opened.step()
+        assert state(here) == before
+    alter(here, "shop", {"dsn": at(pair.standby)})
+    pair.fill(pair.standby, 21, 30)
+    ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+    for dsn, says in (("host=a password=b", "must not hold a password"), ("host", "no connection string"), ("", "dsn")):
+        with pytest.raises(InvalidArgument, match=says):
+            alter(here, "shop", {"dsn": dsn})
+
+
 def lost(here: Location, pair: Pair) -> int:
     """The source has rows that the standby, which is promoted then, has not; how far it was."""
     made(here)
@@ -162,6 +202,15 @@ def test_a_standby_that_lacks_what_was_bound_is_refused_and_nothing_changes(here
     pair.fill(pair.primary, 21, 25)
     ingest(here)
     assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+def test_that_more_was_bound_is_said_before_that_the_slot_is_gone(here: Location, pair: Pair) -> None:
+    """No slot that is made anew mends that."""
+    lost(here, pair)
+    slot = Records(client(here)).source("shop").definition["slot"]
+    sql(pair.standby, f"SELECT pg_drop_replication_slot('{slot}')")
+    with pipeline(here) as opened, pytest.raises(UpstreamReplaced, match="lost"):
+        opened.run(steps=1)
 
 
 class Both:
@@ -354,3 +403,129 @@ def test_one_that_dies_between_bindings_and_record_is_gone_on_with(
     pair.fill(pair.standby, 41, 50)
     both.new()
     assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_two_that_die_between_bindings_and_record_with_a_promotion_between_are_gone_on_with(
+    here: Location, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    with pipeline(here) as opened:
+        pair.synced(opened)
+    replayed(pair.primary, pair.standby)
+    pair.primary.kill()
+    promote(pair.standby)
+    with standby_of(pair.standby, 18, CONFIG, "third") as third:
+        slot = Records(client(here)).source("shop").definition["slot"]
+        with monkeypatch.context() as patched:
+
+            def dying(*_: Any) -> Any:
+                raise Determinate("it died here")
+
+            patched.setattr(succeeding, "_record", dying)
+            pair.lead(pair.standby)
+            with pipeline(here) as opened, pytest.raises(Determinate, match="died"):
+                opened.step()
+            replayed(pair.standby, third)
+            pair.standby.kill()
+            promote(third)
+            pair.lead(third)
+            sql(third, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)")
+            with pipeline(here) as opened, pytest.raises(Determinate, match="died"):
+                opened.step()
+        with pipeline(here) as opened, pytest.raises(UpstreamLost, match="threw away"):
+            opened.step()
+        source = Records(client(here)).source("shop")
+        assert [timeline for timeline, _ in source.definition["followed"]] == [2, 3]
+        resnapshot(here, "shop", ITEMS)
+        pair.fill(third, 700, 710)
+        ingest(here)
+        assert contents(here, "shop", ITEMS) == there(third)
+        let_go(check_dsn(DSN))
+
+
+def test_a_slower_ingester_tries_again_where_others_went_on_twice(
+    here: Location, pair: Pair, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the record and that at the bindings, which are two lives on then."""
+    found = succeeding._incarnation
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(succeeding, "_incarnation", found)
+        with pipeline(here) as faster:
+            pair.lead(pair.standby)
+            faster.step()
+        return found(*given).replace("then 1 2@", "then 2 3@")
+
+    monkeypatch.setattr(succeeding, "_incarnation", late)
+    with pytest.raises(Determinate, match="another ingester goes on"):
+        both.new()
+    both.new()
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_a_server_that_died_amid_a_record_is_followed_where_the_record_before_ended(here: Location, pair: Pair) -> None:
+    """What is safely written ends with a page then, inside a record, which no server that takes over ever has."""
+    sql(pair.primary, "CREATE TABLE junk (t text)", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    with pipeline(here) as opened:
+        pair.synced(opened)
+        opened.run(steps=3)
+        with (
+            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
+            frozen_amid_a_page(pair.primary, writing) as (flushed, writer),
+        ):
+            opened._bind(opened._open())
+            bound = client(here).minter().bindings(opened.source.remap_source).frontier.bound(0) or 0
+            assert bound <= flushed
+            until(lambda: sql(pair.standby, f"SELECT pg_last_wal_receive_lsn() - '0/0' >= {flushed}") == [(True,)])
+            # It would live on, as it does not notice that the others ended.
+            pair.primary.pause()
+            os.kill(writer, signal.SIGKILL)
+            pair.primary.kill()
+        promote(pair.standby)
+        assert catalog.position(sql(pair.standby, "SELECT pg_last_wal_replay_lsn()::text")[0][0]) < flushed
+        pair.lead(pair.standby)
+        pair.fill(pair.standby, 11, 20)
+        opened.run(steps=3)
+        assert contents(here, "shop", ITEMS) == there(pair.standby)
+    source = Records(client(here)).source("shop")
+    assert [timeline for timeline, _ in source.definition["followed"]] == [2]
+
+
+def test_what_was_committed_is_read_although_the_log_rests_amid_a_record(here: Location, pair: Pair) -> None:
+    sql(pair.primary, "CREATE TABLE junk (t text)", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
+    made(here)
+    with pipeline(here) as opened:
+        opened.step()
+        pair.fill(pair.primary, 1, 10)
+        with (
+            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
+            frozen_amid_a_page(pair.primary, writing),
+        ):
+            opened.run(steps=3)
+            assert contents(here, "shop", ITEMS) == there(pair.primary)
+
+
+@contextlib.contextmanager
+def frozen_amid_a_page(server: servers.Server, writing: Any) -> Iterator[tuple[int, int]]:
+    """What is safely written ends inside a record, at this position; the process that would write on stands still."""
+    ((pid,),) = sql(server, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+
+    def is_amid() -> Any:
+        writing.execute("INSERT INTO junk SELECT repeat('x', 1500) FROM generate_series(1, 2000)")
+        os.kill(pid, signal.SIGSTOP)
+        asked = "SELECT pg_current_wal_flush_lsn() - '0/0', pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
+        ((flushed, more),) = sql(server, asked)
+        if flushed % 8192 == 0 and more > 100:
+            return int(flushed)
+        os.kill(pid, signal.SIGCONT)
+        return 0
+
+    flushed = until(is_amid)
+    try:
+        yield flushed, pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

@@ -6,34 +6,40 @@ Source: sources.md section 1, promotion; PostgreSQL documentation, timelines; do
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from persist.sources import Lsn, SourceFrontier, UpstreamReplaced
+from persist.sources import Lsn, SourceFrontier, UpstreamLost, UpstreamReplaced
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_life, check_slot
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.reader import KIND
 from persist_ingest.sources.postgres.session import UpstreamConnection
 
-_NEW_SOURCE: Final = "have option dsn lead to the right one, or make a new source of this one"
+_NEW_SOURCE: Final = "have dsn lead to the right one (persist source alter), or make a new source of this one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted:
     """Implements the Successor port. ``steps``: the timelines that the source goes on with, each with where it began.
 
-    ``left``: where the last one before was left; ``same``: up to where the server has what the record is of.
+    ``left``: where the last one before was left; ``same``: up to where the server has what the record is of. ``lost``:
+    what it lacks.
     """
 
     before: tuple[int, int]
     steps: tuple[tuple[int, int], ...]
     left: int
     same: int
+    lost: UpstreamLost | None = None
 
     @property
     def most(self) -> SourceFrontier:
         return SourceFrontier.at(KIND, {0: self.left})
+
+    def check(self) -> None:
+        if self.lost is not None:
+            raise self.lost
 
     def renewed(self, definition: Mapping[str, object]) -> Mapping[str, object]:
         return self._next(definition).to_json()
@@ -54,7 +60,7 @@ def promoted(definition: PostgresDefinition, bound: str) -> Promoted | None:
     """How to go on with the server that there is now; None: it is on the timeline that the source is on.
 
     ``bound``: the incarnation that the bindings are of, which may be a step further than the record. Raises
-    UpstreamReplaced (the source cannot go on with it), UpstreamLost (it does not have the slot), LocationError.
+    UpstreamReplaced (the source cannot go on with it), LocationError.
     """
     done = _unrecorded(definition, bound)
     known = done[-1] if done else definition.life
@@ -66,7 +72,7 @@ def promoted(definition: PostgresDefinition, bound: str) -> Promoted | None:
         if timeline < known[0]:
             raise UpstreamReplaced(
                 "this server is on a timeline that the source has left for a later one: it was the primary before",
-                hint="have option dsn lead to the server that took over",
+                hint="have dsn lead to the server that took over (persist source alter)",
                 **details,
             )
         history = catalog.history(session, timeline)
@@ -80,8 +86,15 @@ def promoted(definition: PostgresDefinition, bound: str) -> Promoted | None:
                 **details,
                 comes_from=", ".join(f"{each} up to {Lsn(end)}" for each, end in history),
             )
-        check_slot(session, definition)
-        return _promoted(definition, (*done, (timeline, history[-1][1])), history)
+        if done:
+            # How many steps there were without a record could not be found out.
+            return _promoted(definition, done, history)
+        lost = None
+        try:
+            check_slot(session, definition)
+        except UpstreamLost as error:
+            lost = error
+        return replace(_promoted(definition, ((timeline, history[-1][1]),), history), lost=lost)
 
 
 def _promoted(

@@ -14,9 +14,10 @@ from persist import Determinate, Schema
 from persist.runtime import system
 from persist.sources import SourceFrontier
 from persist.typed import Fields
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Changes, Keyed, Piece, TableAltered
 from persist_ingest.sources.postgres import catalog, pieces
-from persist_ingest.sources.postgres.checks import check_identities, check_life, check_upstream, high
+from persist_ingest.sources.postgres.checks import check_identities, check_life, check_slot, check_upstream, written
 from persist_ingest.sources.postgres.definition import PostgresDefinition, PublishedTable
 from persist_ingest.sources.postgres.form import TableForm
 from persist_ingest.sources.postgres.making.defining import check_alone, defined, locked
@@ -42,7 +43,7 @@ WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHER
 
 
 class TableAnew(ReadAnew[UpstreamConnection, PostgresDefinition, Order]):
-    """Implements the Anew port."""
+    """Implements the Anew, OnServer and Lags ports."""
 
     @property
     def keyed(self) -> bool:
@@ -69,17 +70,31 @@ class TableAnew(ReadAnew[UpstreamConnection, PostgresDefinition, Order]):
     def high(self) -> SourceFrontier:
         # A commit is written with everything before it; without one that takes its time.
         self._session.rows(_WATERMARK)
-        end, _ = high(self._session, self._definition)
+        end = written(self._session, self._definition)
         # Afterwards: until then the server was on the timeline that this is a position of.
         check_life(self._session, self._definition)
         return SourceFrontier.at(KIND, {0: end})
+
+    def run(self) -> ServerRun:
+        slot = check_slot(self._session, self._definition)
+        end = catalog.positions(self._session).flushed
+        return ServerRun(name=self._session.server_began, read=slot.confirmed, end=end)
+
+    def lags(self) -> bool:
+        return catalog.is_standby(self._session)
 
     def piece(self, after: tuple[str, ...] | None, rows: int) -> AbstractContextManager[Piece]:
         return pieces.opened(self._session, self._definition, self._schema, self._order, after, rows)
 
     def changes(self, begin: SourceFrontier, end: SourceFrontier) -> Iterator[Changes | Keyed]:
         (table,) = self._definition.tables
-        log = ChangesTask(definition=self._definition, schemas={table.export: self._schema}, begin=0, end=0)
+        log = ChangesTask(
+            definition=self._definition,
+            schemas={table.export: self._schema},
+            begin=0,
+            end=0,
+            server=self._session.server_began,
+        )
         for _, changes in pieces.logged(log, begin, end):
             yield changes
 
@@ -132,7 +147,7 @@ def _gone_on(
     definition = PostgresDefinition.from_json(given["definition"])
     if definition.life != now.life:
         raise TableAltered("another server took over since this table began to be read", hint=_AGAIN, export=export)
-    return TableAnew(session, definition, schema, Order.from_json(given["order"]))
+    return TableAnew(session, replace(definition, dsn=now.dsn), schema, Order.from_json(given["order"]))
 
 
 def _await_writers(session: UpstreamConnection, table: PublishedTable) -> None:

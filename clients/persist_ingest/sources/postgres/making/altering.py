@@ -14,9 +14,12 @@ def altered(definition: PostgresDefinition, options: Mapping[str, str]) -> Postg
     """See Alters.
 
     Special values are taken so at once: rows with some are in no table that fails on them. Columns are left out of a
-    table from its next snapshot on: earlier rows have them until then.
+    table from its next snapshot on: earlier rows have them until then. Where ``dsn`` leads is looked at before anything
+    is read there, as at every start: it has to be the same source.
     """
     asked = parse_altered(options)
+    if asked.dsn is not None:
+        definition = replace(definition, dsn=asked.dsn)
     if asked.takes_over is not None:
         definition = replace(definition, takes_over=asked.takes_over)
     if asked.special not in (None, definition.special):

@@ -83,7 +83,7 @@ def defined(
         raise Determinate("the tables are just being changed", hint="again later")
     found = tuple(_table(holder, each, excluded[each.oid], definition) for each in tables)
     # Afterwards: what was looked at is of no later history.
-    seen = catalog.positions(holder)[1]
+    seen = catalog.positions(holder).between
     return replace(definition, tables=tuple(replace(table, seen=seen) for table in found)).looked(forms)
 
 

@@ -12,6 +12,7 @@ from persist import InvalidArgument
 from persist_ingest.given import Given
 from persist_ingest.sources.options import check_options, one_of, required
 from persist_ingest.sources.postgres.column_types import SpecialValues
+from persist_ingest.sources.postgres.session import check_dsn
 from persist_ingest.sources.tables.options import NamesInSql, check_rows_fail, takes_over
 
 NAMES: Final = (
@@ -31,8 +32,8 @@ NAMES: Final = (
     "onAltered",
     "specialValues",
 )
-ALTERABLE: Final = ("onAltered", "specialValues", "excludeColumns")
-"""Those that may be given otherwise later."""
+ALTERABLE: Final = ("onAltered", "specialValues", "excludeColumns", "dsn")
+"""Those that may be given otherwise later. Where ``dsn`` leads has to be the same source: that is looked at there."""
 _NAME_MAX: Final = 63
 _TASKS_MAX: Final = 1000
 _NAMES: Final = NamesInSql('"', str.lower)
@@ -71,6 +72,7 @@ class Altered:
     takes_over: bool | None
     special: SpecialValues | None
     exclude_columns: tuple[tuple[str, ...], ...]
+    dsn: str | None
 
 
 def parse_options(raw: Mapping[str, str], source: str, token: str) -> Options:
@@ -115,6 +117,9 @@ def parse_altered(raw: Mapping[str, str]) -> Altered:
         takes_over=None if given.get("onAltered") is None else takes_over(given),
         special=None if given.get("specialValues") is None else _special(given),
         exclude_columns=_excluded(given),
+        dsn=None
+        if given.get("dsn") is None
+        else check_dsn(required(given, "dsn", "'host=db dbname=shop user=persist'")),
     )
 
 

@@ -1,0 +1,137 @@
+"""Which runs of a server the bindings of a source may come from, once one of them had less than was bound.
+
+Files that were put back show that only until as much was logged again. A process that was led to a copy of the files
+sees the same, while the server that the others read has everything. So what is kept in mind is how much log that run
+had. Nothing moves its slot from then on, by which it is known however much it logs. Another one is not it: the run that
+was read last, and any whose slot is further.
+Source: catalog-semantics.md section 4.2, restart checks; docs/adr/0031-lost-histories-by-runs.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Self
+
+from persist.sources import Lsn
+from persist.typed import Fields
+from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
+from persist_ingest.pipeline.troubles import Trouble, amend, running, troubles, with_trouble
+from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """What is recorded. ``run``: the one that was read last; empty: none is known.
+
+    ``less``: how much log one had, at most, of those that had less than was bound; None: none did. ``stalled``: by
+    exports that ran, and stand aside for that, since when; at ``turn`` of the source.
+    """
+
+    generation: int
+    run: str = ""
+    less: int | None = None
+    stalled: Mapping[str, int] = field(default_factory=dict)
+    turn: int = 0
+    version: int = VERSION
+
+    @classmethod
+    def of(cls, record: Mapping[str, object] | None, source: Source) -> Self:
+        """As recorded of this life of a source."""
+        if record is None or record["generation"] != source.generation:
+            return cls(generation=source.generation)
+        known: Fields = {each.name: record[each.name] for each in fields(cls) if each.name in record}
+        return cls(**known)
+
+    def admits(self, run: ServerRun) -> bool:
+        """Whether it is certain that this is none that had less."""
+        return self.less is None or run.name == self.run or run.read > self.less
+
+    def having_less(self, run: ServerRun) -> Self:
+        """The same once that one had less."""
+        name = "" if run.name == self.run else self.run
+        return replace(self, run=name, less=max(self.less or 0, run.end))
+
+
+class Admission:
+    """What one process knows: the run that it reads is one that it may bind from."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._run = ""
+
+    def admit(self, source: Source, reader: object, *, decided: bool = False) -> None:
+        """Have the run that was asked last recorded as the one that is read, before anything is bound of it.
+
+        ``decided``: a command has exports read anew from it. Where none runs any more that settles which one is right.
+        Raises HistoryLost: it may be one that had less than was bound, whatever it has now. LocationError.
+        """
+        if isinstance(reader, OnServer) and (run := reader.run()).name != self._run:
+            admitted(self._records, source, run, decided=decided)
+            self._run = run.name
+
+
+def admitted(records: Records, source: Source, run: ServerRun, *, decided: bool = False) -> None:
+    """See Admission. By what is recorded alone, whatever this process took it for."""
+    settles = decided and not running(records.source(source.name))
+
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
+        known = Servers.of(before, source)
+        if not known.admits(run) and not settles:
+            raise HistoryLost(
+                "this server, or a copy of its files, had less than was bound: what it logged since is another history",
+                hint="have the connection lead to the server that the source was read from; if it is this one: "
+                "persist source resnapshot",
+                had=Lsn(known.less or 0),
+                has=Lsn(run.end),
+                slot_at=Lsn(run.read),
+            )
+        if not known.admits(run):
+            known = Servers(generation=source.generation)
+        return asdict(replace(known, run=run.name))
+
+    records.change(SERVERS, source.name, place)
+
+
+def declared(records: Records, source: Source, run: ServerRun) -> bool:
+    """Record that this run had less than was bound; whether it is one that was bound from meanwhile."""
+    was_read = False
+
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
+        nonlocal was_read
+        known = Servers.of(before, source)
+        was_read = known.run == run.name
+        return asdict(known.having_less(run))
+
+    records.change(SERVERS, source.name, place)
+    return was_read
+
+
+def set_aside(records: Records, source: Source, stalled: Mapping[str, Trouble]) -> None:
+    """Record which exports stand aside for that alone."""
+
+    def place(before: Mapping[str, object] | None) -> dict[str, object]:
+        since = {export: trouble.since_ms for export, trouble in stalled.items()}
+        return asdict(replace(Servers.of(before, source), stalled=since, turn=source.turn))
+
+    if stalled:
+        records.change(SERVERS, source.name, place)
+
+
+def waiting(records: Records, source: Source) -> list[str]:
+    """The exports that stand aside for that alone still: nothing of them was read anew, nor looked at otherwise."""
+    known = Servers.of(records.servers(source) or None, source)
+    found = {export: each.since_ms for export, each in troubles(source).items()}
+    is_whole = known.turn == source.turn and all(found.get(export) == at for export, at in known.stalled.items())
+    return list(known.stalled) if is_whole else []
+
+
+def taken_back(records: Records, source: Source, exports: list[str]) -> Source:
+    """Have these go on: each was appended to by none meanwhile. Nothing is changed where others know more."""
+
+    def place(now: Source) -> Source:
+        after = now
+        if waiting(records, now) == exports:
+            for export in exports:
+                after = with_trouble(after, export, None)
+        return after
+
+    return amend(records, source, place)
