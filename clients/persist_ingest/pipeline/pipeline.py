@@ -300,7 +300,7 @@ class Pipeline:
             reader.remember(before.frontier)
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
-        self.figures.known = str(wanted)
+        self.figures.known = wanted
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
         try:
@@ -490,12 +490,13 @@ class Pipeline:
         if is_apart(self._type, self.source.definition) and not self._may_let_go():
             return
         if self._held.log != 0:
-            if durable is not None and (not self._late or durable != self._late[-1]):
+            if durable is not None:
                 self._late.append(durable)
             while len(self._late) > self.options.commit_steps_late:
                 frontier = self._held.bounded(self._late.popleft(), self.source.remap_source.kind)
-                reader.commit(frontier)
-                self.figures.committed = str(frontier)
+                if frontier != self.figures.committed:
+                    reader.commit(frontier)
+                    self.figures.committed = frontier
 
         def forgotten() -> Antichain:
             if not self._held.bindings:
@@ -574,7 +575,7 @@ class Pipeline:
         if self._reader is not None:
             with contextlib.suppress(PersistError):
                 self._reader.close()
-        self._reader = self._follower = None
+        self._reader = self._follower = self.figures.committed = None
         self._writers.clear()
 
     def _failed(self, error: PersistError) -> None:
