@@ -5,7 +5,7 @@ Source: catalog-semantics.md section 3.2, resume contract; design 000.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -17,9 +17,11 @@ from persist.client.collections.reading.inputs import Held
 from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended
 from persist.client.shard.handles import Stays
 from persist.client.shard.read.listen import Event, Listen, Progress, Updates
+from persist.client.shard.stalls import Stalls
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import TS
 from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, LocationError, NotYetAvailable, PersistError, UsageError
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import ended
@@ -159,6 +161,7 @@ class Subscription(Stays):
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
     ends with the collection, and raises UnknownObject where that was dropped. An index that answered for it and was
     dropped is no end: the collection itself goes on from there, or NotReadable says that it does not reach back so far.
+    With ``up_to`` it raises ExportStalled once it is clear that its end does not come by itself; to go on is no error.
     Close it, or use it as a context manager: until then it holds the collection, from one step before the last Progress
     on.
     """
@@ -173,14 +176,20 @@ class Subscription(Stays):
         snapshot: bool,
         progress: bool,
         up_to: int | None,
+        stalls: Stalls,
+        wanted: Mapping[ShardId, int],
     ) -> None:
-        """``snapshot``: it begins with the contents. ``shown``: the columns of updates."""
+        """``snapshot``: it begins with the contents. ``shown``: the columns of updates. ``wanted``: what of it sources
+        feed, with the last time before ``up_to`` that it takes, or nothing where it has no end.
+        """
         self._followed = followed
         self._instead = instead
         self._explanation = explanation
         self._shown = shown
         self._progress = progress
         self._up_to = up_to
+        self._stalls = stalls
+        self._wanted = wanted
         self._frontier = Antichain.of(explanation.query_ts)
         self._snapshot = snapshot
         """No Progress has said yet that the contents were given."""
@@ -216,7 +225,7 @@ class Subscription(Stays):
     async def __anext__(self) -> Event:
         while not self._over:
             try:
-                event = await anext(self._followed.listen)
+                event = await self._stalls.unless_stalled(self._wanted, anext(self._followed.listen))
             except StopAsyncIteration:
                 # The step before found the end, and was interrupted while it looked what had ended.
                 event = Progress(upper=Antichain())
