@@ -241,6 +241,17 @@ def test_a_state_folder_that_can_never_be_is_refused_at_once(
     assert [each["name"] for each in persist("source", "list", "--json", *here).json["sources"]] == ["bank"]
 
 
+def test_a_state_folder_that_is_anothers_is_refused(
+    persist: Persist, here: tuple[str, str], made: Any, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "kept.json").write_text("{}")
+    for folder, says in ((here[1], "a location of persist is in that folder"), (kept, "one export's upserts")):
+        ran = persist("source", "run", "bank", "--steps", 1, "--no-spark", "--state-dir", folder, *here)
+        assert (ran.code, says in ran.err, str(folder) in ran.err) == (2, True, True)
+
+
 def test_a_place_without_a_location_is_said_once(persist: Persist, tmp_path: Path) -> None:
     ran = persist("source", "run", "bank", "--no-spark", "--location", tmp_path / "dta")
     assert ran.code == 2

@@ -4,11 +4,15 @@ Files of a server that were put back show that only until it has logged as much 
 Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, restart checks.
 """
 
+import contextlib
 from dataclasses import replace
 from typing import Final
 
-from persist import Determinate, PersistError
+from persist import Determinate, LocationError, PersistError
 from persist.sources import UpstreamRegressed
+from persist_ingest.location import Location
+from persist_ingest.pipeline.anew.attempt import discard
+from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
 from persist_ingest.sources.lives import HistoryLost, Lags
@@ -18,7 +22,9 @@ LOST: Final = (UpstreamRegressed, HistoryLost)
 """What proves that an upstream lost a part of the history that was read, and cannot be seen any more once it grew."""
 
 
-def keep_in_mind(records: Records, source: Source, kind: SourceType, reader: object, error: PersistError) -> None:
+def keep_in_mind(
+    here: Location, records: Records, source: Source, kind: SourceType, reader: object, error: PersistError
+) -> None:
     """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
 
     Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the upstream
@@ -32,13 +38,21 @@ def keep_in_mind(records: Records, source: Source, kind: SourceType, reader: obj
     hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
     trouble = replace(Trouble.of(error), hint=hint)
 
+    ended: list[AnewProgress] = []
+
     def place(now: Source) -> Source:
         after = now
+        ended.clear()
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
             # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
+            ended.extend(filter(None, map(AnewProgress.of, snapshotted(now).values())))
             for export in [*running(now), *snapshotted(now)]:
                 after = with_trouble(after, export, trouble)
         return after
 
     amend(records, source, place)
+    for progress in ended:
+        # What was lost is the error to be raised, and what stays costs no more than room.
+        with contextlib.suppress(LocationError):
+            discard(here, progress)
