@@ -438,8 +438,7 @@ class Pipeline:
             # The shard forgot this writer, which was silent for long: nothing happened.
             self._writers[name] = self._client.open_writer(self._shards[name])
             raise
-        # After a mismatch another ingester was faster, up to an upper of its own. What was written here stays
-        # unnamed, for the sweeper.
+        # After a mismatch another ingester was faster. What was written here stays unnamed, for the sweeper.
         self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
         # SUBTLE: of a compacted log another ingester may have read, and appended, other rows at the same offsets. So
         # what was committed already, as the upper says, is not known to be this.

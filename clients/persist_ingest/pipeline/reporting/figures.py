@@ -28,7 +28,7 @@ NEAR_LIMIT: Final = 0.2
 """With less of its allowance of WAL left than this share, a slot is about to be lost."""
 
 PARTS_MAX: Final = 50
-"""So many parts of a frontier are told one by one."""
+"""So many parts of a frontier are written out one by one."""
 
 HELP: Final = {
     "persist_source_steps_total": "steps that were carried out",

@@ -220,8 +220,7 @@ class Reads:
             snapshot=snapshot,
             progress=progress,
             up_to=up_to,
-            stalls=self.readers.location.stalls,
-            wanted=wanted,
+            unless_stalled=partial(self.readers.location.stalls.unless_stalled, wanted),
         )
 
     async def _followed(

@@ -5,7 +5,7 @@ Source: catalog-semantics.md section 3.2, resume contract; design 000.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -17,11 +17,9 @@ from persist.client.collections.reading.inputs import Held
 from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended
 from persist.client.shard.handles import Stays
 from persist.client.shard.read.listen import Event, Listen, Progress, Updates
-from persist.client.shard.stalls import Stalls
 from persist.client.timeline.register import seconds
 from persist.core.data.schema import TS
 from persist.core.frontier import Antichain
-from persist.core.ids import ShardId
 from persist.errors import LeaseExpired, LocationError, NotYetAvailable, PersistError, UsageError
 from persist.retry.deadline import Deadline
 from persist.retry.tasks import ended
@@ -176,11 +174,10 @@ class Subscription(Stays):
         snapshot: bool,
         progress: bool,
         up_to: int | None,
-        stalls: Stalls,
-        wanted: Mapping[ShardId, int],
+        unless_stalled: Callable[[Awaitable[Event]], Awaitable[Event]],
     ) -> None:
-        """``snapshot``: it begins with the contents. ``shown``: the columns of updates. ``wanted``: what of it sources
-        feed, with the last time before ``up_to`` that it takes, or nothing where it has no end.
+        """``snapshot``: it begins with the contents. ``shown``: the columns of updates. ``unless_stalled``: gives what
+        is waited for, or raises ExportStalled where ``up_to`` does not come by itself.
         """
         self._followed = followed
         self._instead = instead
@@ -188,8 +185,7 @@ class Subscription(Stays):
         self._shown = shown
         self._progress = progress
         self._up_to = up_to
-        self._stalls = stalls
-        self._wanted = wanted
+        self._unless_stalled = unless_stalled
         self._frontier = Antichain.of(explanation.query_ts)
         self._snapshot = snapshot
         """No Progress has said yet that the contents were given."""
@@ -225,7 +221,7 @@ class Subscription(Stays):
     async def __anext__(self) -> Event:
         while not self._over:
             try:
-                event = await self._stalls.unless_stalled(self._wanted, anext(self._followed.listen))
+                event = await self._unless_stalled(anext(self._followed.listen))
             except StopAsyncIteration:
                 # The step before found the end, and was interrupted while it looked what had ended.
                 event = Progress(upper=Antichain())
