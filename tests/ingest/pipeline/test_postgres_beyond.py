@@ -210,11 +210,11 @@ def test_what_a_source_feeds_nothing_else_writes_also_without_an_environment(
 def test_many_reads_that_wait_look_together_and_take_records_apart_once(
     here: Location, shop: Any, begun: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, parsed = list[persist.ShardId](), list[int]()
+    looks, parsed = list[str](), list[int]()
     look, parse = Stalls._look, standing.all_fed
 
     async def looked(self: Stalls, shard: persist.ShardId) -> Any:
-        looks.append(shard)
+        looks.append(str(shard))
         return await look(self, shard)
 
     def taken_apart(records: Any) -> Any:
@@ -236,5 +236,5 @@ def test_many_reads_that_wait_look_together_and_take_records_apart_once(
     read()
     read()
     rounds = 2 * (4.0 / 0.3 + 20)  # one each at first, which may be together, and one of all in each round
-    assert 0 < looks.count(RECORDS) <= rounds
+    assert 0 < looks.count(str(RECORDS)) <= rounds
     assert len(parsed) == 1
