@@ -563,3 +563,34 @@ def test_an_object_that_has_settled_stays_so(fresh_s3_uri: Any) -> None:
         time.sleep(0.15)
     objects.put("a.csv", csv(2))
     assert reader.probe().high == ()
+
+
+def test_a_file_has_not_settled_before_it_was_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MANY_FILES", 1)
+    put(tmp_path / "a.csv", csv(1))
+    reader = made(tmp_path, format="csv", schema=SCHEMA, settleSeconds="0.1")
+    monkeypatch.setattr(type(reader._place), "seconds_each", 10**6)
+    assert reader.probe().high == ()
+    (tmp_path / "a.csv").write_bytes(csv(2))
+    time.sleep(0.2)
+    assert reader.probe().high == ()
+    reader._list_at = float("-inf")
+    assert reader.probe().high == ()
+    time.sleep(0.2)
+    reader._list_at = float("-inf")
+    assert len(everything(reader)) == 2
+
+
+def test_an_object_that_goes_between_two_lists_is_no_error(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LISTED_FROM", 10_000)
+    monkeypatch.setattr(reading, "IDENTIFY_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "MANY_FILES", 1)
+    objects = Objects(fresh_s3_uri())
+    puts(objects, placing.AHEAD + 3)
+    reader = made(objects.uri, format="csv", schema=SCHEMA)
+    monkeypatch.setattr(type(reader._place), "seconds_each", 10**6)
+    assert len(reader.probe().high) == placing.AHEAD
+    objects.delete(f"{placing.AHEAD + 2:05}.csv")
+    assert [len(reader.probe().high) for _ in range(4)] == [placing.AHEAD + 2] * 4
+    reader._list_at = float("-inf")
+    assert len(reader.probe().high) == placing.AHEAD + 2

@@ -173,14 +173,14 @@ class FilesReader:
         self._bound_last: tuple[object, ...] = ()
         self._seen: dict[str, Found] = {}  # by path, what was listed and is not to be looked at again as it is
         self._there: list[Found] = []  # what is not durable of what was listed last
-        self._list_at = float("-inf")  # when to list again
+        self._listed_at = self._list_at = float("-inf")  # when it was listed last, and when to list again
         self._committed: SourceFrontier | None = None
         self._durable: set[str] = set()  # keys
         self._known: dict[str, Found] = {}  # by path, what was listed last
         self._sizes: dict[str, int] = {}  # by key, of what is not durable
         self._settling: dict[str, float] = {}  # by key, when it was first seen
         self._identified: dict[str, tuple[Found, Found]] = {}  # by path, as listed and as opened, of what is not bound
-        self._vanished: set[Found] = set()  # listed, and not there
+        self._vanished: dict[Found, float] = {}  # listed, and not there; by when it was listed first
 
     @property
     def kind(self) -> SourceKind:
@@ -277,6 +277,7 @@ class FilesReader:
         if began < self._list_at:
             return [found for found in self._there if self._bound.get(found.path) not in self._durable]
         self._known = {found.path: found for found in self._place.list(self._known)}
+        self._listed_at = began
         seen = self._seen
         looked = (self._wanted(found) for path, found in self._known.items() if seen.get(path) is not found)
         self._there = [found for found in looked if found is not None]
@@ -315,16 +316,15 @@ class FilesReader:
 
         So each probe gets on, however many files there are, and however many requests fail.
         """
-        vanished, self._vanished = self._vanished & set(fresh), self._vanished & set(fresh)
+        self._vanished = {each: self._vanished[each] for each in fresh if each in self._vanished}
         count = 0
         with contextlib.closing(self._place.identified(fresh, IDENTIFY_SECONDS)) as looked:
             try:
                 for listed, named in looked:
                     is_other = named is not None and not listed.may_be(named.key)
                     if named is None or is_other:  # replaced or removed since it was listed
-                        if listed in vanished:
+                        if self._vanished.setdefault(listed, self._listed_at) < self._listed_at:
                             raise otherwise(listed.path) if is_other else unnamed(listed.path)
-                        self._vanished.add(listed)
                     else:
                         self._identified[listed.path] = (listed, named)
                     count += 1
@@ -337,8 +337,8 @@ class FilesReader:
             return True
         if self._identified.get(found.path, (None,))[0] is found:
             return True
-        now = system().monotonic()
-        return now - self._settling.setdefault(found.key, now) >= self._settle_seconds
+        # SUBTLE: what it is now is only known of when it was listed.
+        return self._listed_at - self._settling.setdefault(found.key, self._listed_at) >= self._settle_seconds
 
     def _bind(self, frontier: SourceFrontier) -> None:
         if frontier.keys is self._bound_last:
