@@ -1,6 +1,6 @@
 """The type ``files``: options, watermarks from listings, tasks of whole files.
 
-What is remembered of 20,000 files: their keys in the frontier and an entry each in four dictionaries, about 11 MB.
+What is remembered of 20,000 files: their keys in the frontier and an entry each in a few dictionaries, about 14 MB.
 Source: design 003; sources.md section 5.
 """
 
