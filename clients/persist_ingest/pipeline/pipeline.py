@@ -206,7 +206,7 @@ class Pipeline:
                 if not self._set_aside(error):
                     raise
             except LOST as error:
-                keep_in_mind(self._location, self._records, self.source, self._type, self._reader, error)
+                keep_in_mind(self._records, self.source, self._type, self._reader, error, self.watch.discard)
                 raise
             except UpstreamReplaced as error:
                 self._take_over(succeed(self._client, self._records, self.source, self._type, error))

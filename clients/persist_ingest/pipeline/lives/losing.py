@@ -5,14 +5,12 @@ Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, 
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from persist import Determinate, LocationError, PersistError
 from persist.sources import UpstreamRegressed
-from persist_ingest.location import Location
-from persist_ingest.pipeline.anew.attempt import discard
-from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
 from persist_ingest.sources.lives import HistoryLost, Lags
@@ -23,12 +21,18 @@ LOST: Final = (UpstreamRegressed, HistoryLost)
 
 
 def keep_in_mind(
-    here: Location, records: Records, source: Source, kind: SourceType, reader: object, error: PersistError
+    records: Records,
+    source: Source,
+    kind: SourceType,
+    reader: object,
+    error: PersistError,
+    end: Callable[[Trouble], None],
 ) -> None:
     """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
 
     Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the upstream
-    has more than was bound. Raises Determinate, and keeps nothing, where it is a standby that lags.
+    has more than was bound. ``end``: gets each snapshot that ends so. Raises Determinate, and keeps nothing, where it
+    is a standby that lags.
     """
     if isinstance(reader, Lags) and reader.lags():
         raise Determinate(
@@ -38,7 +42,7 @@ def keep_in_mind(
     hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
     trouble = replace(Trouble.of(error), hint=hint)
 
-    ended: list[AnewProgress] = []
+    ended: list[Trouble] = []
 
     def place(now: Source) -> Source:
         after = now
@@ -46,13 +50,13 @@ def keep_in_mind(
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
             # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
-            ended.extend(filter(None, map(AnewProgress.of, snapshotted(now).values())))
+            ended.extend(snapshotted(now).values())
             for export in [*running(now), *snapshotted(now)]:
                 after = with_trouble(after, export, trouble)
         return after
 
     amend(records, source, place)
-    for progress in ended:
+    for each in ended:
         # What was lost is the error to be raised, and what stays costs no more than room.
         with contextlib.suppress(LocationError):
-            discard(here, progress)
+            end(each)

@@ -445,7 +445,9 @@ def test_a_history_that_is_lost_ends_a_snapshot_and_leaves_nothing_of_it(here: L
         source = records.source("shop")
         if not staged:
             staged.append(source.troubles[ITEMS]["progress"]["staging"])
-            keep_in_mind(here, records, source, pulled_type(source.type, "shop"), None, error)
+            watch = watching.Watch(here, "shop", minter="", pace=Pace())
+            keep_in_mind(records, source, pulled_type(source.type, "shop"), None, error, watch.discard)
+            watch.close()
 
     with pytest.raises(PersistError):
         resnapshot(here, "shop", ITEMS, pace=Pace(rows=5), report=lost)
