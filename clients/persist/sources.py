@@ -36,6 +36,7 @@ from persist.core.time.timeline import (
     UserTimeline,
     timeline_of,
 )
+from persist.storage.blob.etags import s3_etags
 
 __all__ = [
     "EPOCH_MILLISECONDS",
@@ -89,6 +90,7 @@ __all__ = [
     "reclock_frontier",
     "remap_since",
     "resumption",
+    "s3_etags",
     "source_timeline",
     "source_upper_at_frontier",
     "status_shard",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import persist as library
-from persist_cli.source.screen import abridged, heard
+from persist_cli.source.screen import abridged, heard, some
 from persist_ingest import Location
 from persist_ingest.location import release
 
@@ -241,7 +241,44 @@ def test_a_state_folder_that_can_never_be_is_refused_at_once(
     assert [each["name"] for each in persist("source", "list", "--json", *here).json["sources"]] == ["bank"]
 
 
+def test_a_state_folder_that_is_anothers_is_refused(
+    persist: Persist, here: tuple[str, str], made: Any, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "kept.json").write_text("{}")
+    for folder, says in ((here[1], "a location of persist is in that folder"), (kept, "one export's upserts")):
+        ran = persist("source", "run", "bank", "--steps", 1, "--no-spark", "--state-dir", folder, *here)
+        assert (ran.code, says in ran.err, str(folder) in ran.err) == (2, True, True)
+
+
 def test_a_place_without_a_location_is_said_once(persist: Persist, tmp_path: Path) -> None:
     ran = persist("source", "run", "bank", "--no-spark", "--location", tmp_path / "dta")
     assert ran.code == 2
     assert ran.err.count("no persist location") == 1
+
+
+def test_names_that_are_shown_can_be_typed(persist: Persist, here: tuple[str, str]) -> None:
+    first = persist("source", "create", "bank", *LOADGEN, "--interval-ms", 1, "--no-spark", *here)
+    assert "not in SQL" in first.out
+    assert persist("source", "run", "bank", "--steps", 2, "--tick-ms", 1, "--no-spark", *here).code == 0
+    for name in ("bank.accounts", "bank.history"):
+        assert name in first.out
+        assert persist("shard", "inspect", name, *here).code == 0
+    adopted = persist("catalog", "adopt", "bank", *here)
+    second = persist("source", "create", "bank2", *LOADGEN, "--no-spark", *here)
+    assert "not in SQL" not in second.out
+    assert persist("source", "run", "bank2", "--steps", 2, "--tick-ms", 1, "--no-spark", *here).code == 0
+    for name, shown in (("persist.public.history", adopted.err), ("persist.public.bank2_history", second.out)):
+        assert name in shown
+        assert persist("sql", f"{AT_REST}; SELECT count(*) FROM {name}", *here).code == 0
+        assert persist("shard", "inspect", name, *here).code == 0
+
+
+def test_a_list_of_sources_has_a_line_of_each(persist: Persist, here: tuple[str, str], tmp_path: Path) -> None:
+    assert persist("source", "create", "bank", *LOADGEN, "--no-spark", *here).code == 0
+    lines = [line for line in persist("source", "list", *here).out.splitlines() if "loadgen" in line]
+    assert len(lines) == 1
+    assert "accounts, branches, history, tellers" in lines[0]
+    assert some([f"public.table_{number}" for number in range(500)]).endswith("and 498 more")
+    assert len(some(["x" * 100])) == 100

@@ -12,8 +12,10 @@ from typing import BinaryIO, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import csv
 
+_ENDS_FIRST: Final = 1_000
 _QUOTE: Final = ord('"')
 BLOCK_BYTES: Final = 1 << 20
 ROW_BYTES_MAX: Final = 256 << 20
@@ -114,25 +116,42 @@ def _line_ends(data: bytes) -> int:
 
 
 def end_of_rows(data: bytes, delimiter: str) -> int:
-    """Where the last whole row of CSV ends. Not one by one, where each quote that opens is at the begin of a cell."""
+    """Where the last whole row of CSV ends; 0 without one. Of all bytes at once, wherever quotes are in it."""
     if b'"' not in data and (end := data.rfind(b"\n") + 1):
         return end
-    # SUBTLE: a carriage return at the end may have its line feed in the next block.
     text = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(text == _QUOTE)
-    opening = quotes[::2]
-    opening = opening[opening > 0]
-    if not np.isin(text[opening - 1], [_QUOTE, ord(delimiter), *b"\r\n"]).all():
-        begin = 0  # of the last row, which may not be whole
-        for row in csv_rows(Block(data, 1), delimiter):
-            begin = row.begin
-        return begin
+    turns, is_within = _turns(text, delimiter)
     for kind in b"\n\r":
+        # SUBTLE: a carriage return at the end may have its line feed in the next block.
         ends = np.flatnonzero(text[: len(text) - (kind == ord("\r"))] == kind)
-        outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-        if len(outside):
-            return int(outside[-1]) + 1
+        for some in (ends[-_ENDS_FIRST:], ends):
+            outside = some[~is_within[np.searchsorted(turns, some)]]
+            if len(outside):
+                return int(outside[-1]) + 1
     return 0
+
+
+def ends_within(data: bytes, delimiter: str) -> bool:
+    """Whether CSV, from where a row begins, ends in a cell whose quote is open."""
+    return bool(_turns(np.frombuffer(data, np.uint8), delimiter)[1][-1])
+
+
+def _turns(text: NDArray[np.uint8], delimiter: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where quotes may open or close a cell, and whether one is open before the first of them, and after each.
+
+    Of quotes side by side an even number says nothing: ``""`` is an empty cell, or a quote within one. An odd one opens
+    a cell, or closes it, where a cell may begin; elsewhere it closes the one that is open, if any. So one is open where
+    an odd number of the first kind came since the last of the second kind.
+    """
+    quotes = np.flatnonzero(text == _QUOTE)
+    firsts = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
+    odd = firsts[np.diff(firsts, append=len(quotes)) % 2 == 1]
+    turns = quotes[odd]
+    before = text[turns - 1]  # of the first byte the last one, which does not count
+    begins = (before == ord(delimiter)) | (before == ord("\n")) | (before == ord("\r")) | (turns == 0)
+    count = np.cumsum(begins)
+    since = np.maximum.accumulate(np.where(begins, 0, count))
+    return turns, np.concatenate([[False], (count - since) % 2 == 1])
 
 
 @functools.cache

@@ -65,7 +65,8 @@ def port_of(uri: str) -> int:
 class HttpFaultProxy:
     """Listens on a free port of 127.0.0.1 in front of ``port``. An async context manager; repeatable by seed.
 
-    ``probability``: how many requests are refused, each with one of ``refusals``. ``fired`` counts them by code.
+    ``probability``: how many requests are refused, each with one of ``refusals``. ``fired`` counts them by code,
+    ``asked`` all requests by their method, those for lists as LIST.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class HttpFaultProxy:
         self._holds: list[HeldRequests] = []
         self.probability = probability
         self.fired: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
 
     @property
     def endpoint(self) -> str:
@@ -105,6 +107,7 @@ class HttpFaultProxy:
         try:
             while True:
                 head, body = await _request(reader)
+                self.asked["LIST" if b"list-type=" in head.split(b"\r\n")[0] else head.split(b" ")[0].decode()] += 1
                 for hold in self._holds:
                     await hold.pass_on(head)
                 refusal = self._random.choice(self._refusals) if self._random.random() < self.probability else None

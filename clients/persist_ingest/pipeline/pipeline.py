@@ -207,7 +207,7 @@ class Pipeline:
                 if not self._set_aside(error):
                     raise
             except LOST as error:
-                self._losses.keep_in_mind(self.source, self._type, self._reader, error)
+                self._losses.keep_in_mind(self.source, self._type, self._reader, error, self.watch.discard)
                 raise
             except UpstreamReplaced as error:
                 self._take_over(succeed(self._client, self._records, self.source, self._type, error))
@@ -289,7 +289,7 @@ class Pipeline:
             reader.remember(before.frontier)
         probe = reader.probe()
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
-        self.figures.known = str(wanted)
+        self.figures.known = wanted
         self._losses.admission.admit(self.source, reader)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
@@ -428,8 +428,7 @@ class Pipeline:
             # The shard forgot this writer, which was silent for long: nothing happened.
             self._writers[name] = self._client.open_writer(self._shards[name])
             raise
-        # After a mismatch another ingester was faster, up to an upper of its own. What was written here stays
-        # unnamed, for the sweeper.
+        # After a mismatch another ingester was faster. What was written here stays unnamed, for the sweeper.
         self._uppers[name], was_first = outcome.upper, not isinstance(outcome, UpperMismatch)
         # SUBTLE: of a compacted log another ingester may have read, and appended, other rows at the same offsets. So
         # what was committed already, as the upper says, is not known to be this.
@@ -480,12 +479,13 @@ class Pipeline:
         if is_apart(self._type, self.source.definition) and not self._may_let_go():
             return
         if self._held.log != 0:
-            if durable is not None and (not self._late or durable != self._late[-1]):
+            if durable is not None:
                 self._late.append(durable)
             while len(self._late) > self.options.commit_steps_late:
                 frontier = self._held.bounded(self._late.popleft(), self.source.remap_source.kind)
-                reader.commit(frontier)
-                self.figures.committed = str(frontier)
+                if frontier != self.figures.committed:
+                    reader.commit(frontier)
+                    self.figures.committed = frontier
 
         def forgotten() -> Antichain:
             if not self._held.bindings:
@@ -572,7 +572,7 @@ class Pipeline:
         if self._reader is not None:
             with contextlib.suppress(PersistError):
                 self._reader.close()
-        self._reader = self._follower = None
+        self._reader = self._follower = self.figures.committed = None
         self._writers.clear()
 
     def _failed(self, error: PersistError) -> None:

@@ -14,6 +14,7 @@ from persist_cli.terminal import note, print_json, print_list
 if TYPE_CHECKING:
     from persist.client.collections.environment import Environment
     from persist.settings import Settings
+    from persist_ingest import Location
 
 COLUMNS = ("name", "kind", "id", "shard", "timeline", "mode", "comment")
 
@@ -62,6 +63,8 @@ def adopt(
         print_json(_row(item))
     elif item.kind is ObjectType.SOURCE:
         note(f"{item.name} is the source {name} now, and its exports are subsources: SHOW SOURCES lists them")
+        for table in _tables_of(place, name):
+            note(f"{table} is a table of it")
     else:
         note(f"{item.name} is the shard {item.data} now; persist catalog leave {item.name} gives it back")
 
@@ -70,15 +73,32 @@ def _adopt_source(place: CatalogPlace, name: str, role: str) -> str | None:
     """Make the items of a source, or bring them up to date; its full name there, None if no source has this name."""
     import persist_ingest as ingest
 
-    target = place.target
-    assert target is not None
-    location = ingest.Location(
-        directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
-    )
     try:
-        return ingest.adopt(location, name, environment=place.environment, role=role or ROLE, begin=True)
+        return ingest.adopt(_location(place), name, environment=place.environment, role=role or ROLE, begin=True)
     except ingest.SourceNotFound:
         return None
+
+
+def _location(place: CatalogPlace) -> "Location":
+    from persist_ingest import Location
+
+    target = place.target
+    assert target is not None
+    return Location(
+        directory=target.location, endpoint=target.endpoint, blob=target.blob, consensus=target.consensus
+    ).resolved()
+
+
+def _tables_of(place: CatalogPlace, name: str) -> list[str]:
+    """What the exports of a source are called in its environment."""
+    import persist_ingest as ingest
+    from persist_ingest.items import item_names
+    from persist_ingest.location import client
+
+    location = _location(place)
+    return sorted(
+        item_names(location, ingest.Records(client(location)).source(name), environment=place.environment).values()
+    )
 
 
 def leave(place: CatalogPlace, settings: "Settings", name: str, *, cascade: bool, role: str, json: bool) -> None:

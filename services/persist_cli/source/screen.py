@@ -12,6 +12,7 @@ from persist_cli.terminal import WIDE, counted, escaped, note, print_json, print
 
 RUNNING: Final = "running"
 FAILED: Final = "failed"
+NAMES_CHARS_MAX: Final = 40
 FRONTIER_CHARS_MAX: Final = 2000
 """So much of what is bound is shown; --json has all of it."""
 
@@ -72,6 +73,32 @@ def print_overview(all_told: Mapping[str, ingest.SourceStatus], *, json: bool) -
     columns = ("source", "type", "state", "tables", "lag", "error")
     print_table(columns, [_line(told) for told in sorted(all_told.values(), key=lambda told: not is_wrong(told))])
     note(f"{counted(len(all_told), 'source')}; of one: persist source status NAME")
+
+
+def print_exports(source: ingest.Source, names: Mapping[str, str]) -> None:
+    """What a new source makes, as it can be typed. ``names``: in an environment, which count at every door.
+
+    The others are those of shards, which Python, commands and Spark take, and SQL does not.
+    """
+    wide = screen_width() >= WIDE
+    columns = ("export", *(["shard"] if wide else []), "name" if names else "name, but not in SQL")
+    rows = [
+        [export, *([shard] if wide else []), names.get(export, f"{source.name}.{export}")]
+        for export, shard in source.exports.items()
+    ]
+    print_table(columns, rows, title=f"source {source.name} ({source.type})")
+
+
+def some(names: Sequence[str]) -> str:
+    """As many names as a line has room for, and how many more there are."""
+    shown, length = list[str](), 0
+    for name in names:
+        length += len(name) + 2
+        if shown and length > NAMES_CHARS_MAX:
+            break
+        shown.append(name)
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
 def _line(told: ingest.SourceStatus) -> list[object]:

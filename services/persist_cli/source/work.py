@@ -15,7 +15,7 @@ import persist_ingest as ingest
 from persist.errors import MissingExtra, PersistError
 from persist.runtime import system
 from persist_cli.options import Invocation, LocationTarget
-from persist_cli.source.screen import is_wrong, print_overview, print_status, shown, status_json
+from persist_cli.source.screen import is_wrong, print_exports, print_overview, print_status, shown, some, status_json
 from persist_cli.terminal import counted, note, print_json, print_json_line, print_list, print_table, progress
 from persist_ingest.items import item_names
 from persist_ingest.pipeline.altering import alterable
@@ -98,11 +98,10 @@ def create_source(
         print_json(shown(source))
         return
     names = item_names(_location(run, target), source)
-    rows = [[export, shard, names.get(export, f"{name}.{export}")] for export, shard in source.exports.items()]
-    print_table(("export", "shard", "table"), rows, title=f"source {name} ({source.type})")
+    print_exports(source, names)
     note(f"created; now: {going_on(source.type, name)} {_flag(target)}")
     if not names:
-        note(f"so that SQL, views and holds know it, too: persist catalog adopt {name} {_flag(target)}")
+        note(f"so that SQL, views and holds have names for them, too: persist catalog adopt {name} {_flag(target)}")
 
 
 def show_sources(run: Invocation, target: LocationTarget) -> None:
@@ -113,14 +112,14 @@ def show_sources(run: Invocation, target: LocationTarget) -> None:
         begun = {"creating": [dataclasses.asdict(each) for each in creating.values()]} if creating else {}
         print_json({"sources": [shown(source) for source in sources.values()], **begun})
         return
-    columns = ("source", "type", "export", "shard")
-    rows = [[s.name, s.type, export, shard] for s in sources.values() for export, shard in s.exports.items()]
-    rows += [[each.name, each.type, f"creating {each.described}", ""] for each in creating.values()]
+    columns = ("source", "type", "exports")
+    rows = [[each.name, each.type, some(list(each.exports))] for each in sources.values()]
+    rows += [[each.name, each.type, f"creating {each.described}"] for each in creating.values()]
     if not rows:
         print_list(columns, rows, "source", "persist source create NAME --type TYPE … makes one")
         return
     print_table(columns, rows)
-    note(counted(len(sources), "source"))
+    note(f"{counted(len(sources), 'source')}; how they fare: persist source status")
 
 
 def show_status(

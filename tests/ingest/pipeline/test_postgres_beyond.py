@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 
 import persist
 from persist import ExportStalled, InvalidArgument, NotYetAvailable
+from persist.client.shard import stalls as stalling
+from persist.client.shard.stalls import Stalls
+from persist.core.source import standing
+from persist.sources import RECORDS
 from persist_ingest import Location, Pipeline, PipelineOptions, Records, adopt, create, resnapshot
 from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
@@ -69,6 +74,11 @@ def refused(read: Callable[[], object], at: int) -> None:
         read()
     assert time.monotonic() - began < TIMEOUT / 4
     check(told.value, at)
+
+
+def subscribed(the_client: persist.Client, name: str, at: int, up_to: int) -> list[Any]:
+    with the_client.environment().subscribe(name, as_of=at, up_to=up_to, timeout=TIMEOUT) as live:
+        return list(live)
 
 
 def test_a_reader_of_a_stalled_table_hears_why_and_reads_on_once_it_is_mended(
@@ -164,6 +174,9 @@ def test_sql_says_why_for_what_is_read_and_what_is_computed_from_it(here: Locati
         refused(lambda: the_client.read("kept", as_of=at, timeout=TIMEOUT), at)
         with the_client.environment().subscribe("bad", as_of=at - 1, timeout=TIMEOUT) as live:
             next(iter(live))
+        for name, ending in (("bad", at + 1), ("bad", at + 10**6), ("kept", at + 1)):
+            refused(partial(subscribed, the_client, name, at - 1, ending), at)
+        assert subscribed(the_client, "kept", at - 1, at)
         refused(lambda: the_client.environment().subscribe("kept", as_of=at, timeout=TIMEOUT), at)
         session.execute("INSERT INTO mine VALUES (1)")
         with pytest.raises(ExportStalled, match="stalled") as told:
@@ -192,3 +205,36 @@ def test_what_a_source_feeds_nothing_else_writes_also_without_an_environment(
         the_client.open_writer("shop.public.bad")
     assert upper(here) == at
     assert the_client.table("mine", schema=persist.Schema(key={"id": pa.int64()})).snapshot().rows == 0
+
+
+def test_many_reads_that_wait_look_together_and_take_records_apart_once(
+    here: Location, shop: Any, begun: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, parsed = list[str](), list[int]()
+    look, parse = Stalls._look, standing.all_fed
+
+    async def looked(self: Stalls, shard: persist.ShardId) -> Any:
+        looks.append(str(shard))
+        return await look(self, shard)
+
+    def taken_apart(records: Any) -> Any:
+        parsed.append(len(records))
+        return parse(records)
+
+    monkeypatch.setattr(Stalls, "_look", looked)
+    monkeypatch.setattr(standing, "all_fed", taken_apart)
+    monkeypatch.setattr(stalling, "LOOK_SECONDS", 0.3)
+    ahead = upper(here) + 10**9
+
+    def read() -> None:
+        with client(here).open_reader(shard(here)) as reader, ThreadPoolExecutor(20) as pool:
+            waits = [pool.submit(reader.snapshot, ahead, timeout=4.0) for _ in range(20)]
+            for each in waits:
+                with pytest.raises(NotYetAvailable):
+                    each.result()
+
+    read()
+    read()
+    rounds = 2 * (4.0 / 0.3 + 20)  # one each at first, which may be together, and one of all in each round
+    assert 0 < looks.count(str(RECORDS)) <= rounds
+    assert len(parsed) == 1

@@ -1,5 +1,6 @@
 """Files: whole when they appear, the same for ever, and bad rows found wherever they are."""
 
+import asyncio
 import contextlib
 import gzip
 import http.client
@@ -7,6 +8,7 @@ import json
 import os
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from sure import as_a
 
 from persist import InvalidArgument, InvalidUri, LocationError
 from persist.sources import OFFSET_MAX, SourceFrontier, SourceKind, UpstreamLost
+from persist.testing.http_faults import HttpFaultProxy, Refusal, port_of, through
 from persist_ingest.sources.files import FILES, formats
 from persist_ingest.sources.files import objects as placing
 from persist_ingest.sources.files import reader as reading
@@ -31,6 +34,12 @@ from persist_ingest.sources.port import BadRows, Changes, SourceFailure
 
 START = SourceFrontier.minimum(SourceKind.FILES)
 SCHEMA = "id bigint not null, name string, price double"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All new files are found at once, however slow the machine is."""
+    monkeypatch.setattr(reading, "IDENTIFY_SECONDS", 60.0)
 
 
 def made(root: Path | str, **options: str) -> FilesReader:
@@ -493,3 +502,95 @@ def test_small_objects_are_read_ahead_in_order(fresh_s3_uri: Any, monkeypatch: p
     events = task.read()
     with pytest.raises(SourceFailure, match=r"20\.csv"):
         list(events)
+
+
+def puts(objects: Objects, count: int) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: objects.put(f"{number:05}.csv", csv(1, first=number)), range(count)))
+
+
+async def test_many_new_objects_are_identified_by_lists(fresh_s3_uri: Any) -> None:
+    objects = Objects(fresh_s3_uri())
+    puts(objects, 1_500)
+    async with HttpFaultProxy(port_of(objects.uri)) as proxy:
+        reader = made(through(objects.uri, proxy.endpoint), format="csv", schema=SCHEMA)
+        high = (await asyncio.to_thread(reader.probe)).high
+        assert len(high) == 1_500
+        assert proxy.asked["HEAD"] <= 3
+        assert proxy.asked["LIST"] <= 6
+    alone = made(objects.uri, format="csv", schema=SCHEMA)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(placing, "LISTED_FROM", 10_000)
+        assert set(alone.probe().high) == set(high)  # however they are identified
+
+
+async def test_new_objects_are_taken_however_many_requests_fail(
+    fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "LISTED_FROM", 10_000)
+    objects = Objects(fresh_s3_uri())
+    puts(objects, 200)
+    refusal = Refusal(status=403, code="AccessDenied")
+    async with HttpFaultProxy(port_of(objects.uri), (refusal,), probability=0.5) as proxy:
+        reader = made(through(objects.uri, proxy.endpoint), format="csv", schema=SCHEMA)
+        found: set[Any] = set()
+        for _ in range(60):
+            with contextlib.suppress(LocationError):
+                high = set((await asyncio.to_thread(reader.probe)).high)
+                assert found <= high
+                found = high
+        assert len(found) == 200
+        assert proxy.asked["HEAD"] < 200 * 4
+
+
+def test_a_probe_takes_what_it_identified_in_time(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LISTED_FROM", 10_000)
+    monkeypatch.setattr(reading, "IDENTIFY_SECONDS", 0.0)
+    objects = Objects(fresh_s3_uri())
+    puts(objects, 3 * placing.AHEAD)
+    reader = made(objects.uri, format="csv", schema=SCHEMA)
+    assert [len(reader.probe().high) for _ in range(4)] == [placing.AHEAD * count for count in (1, 2, 3, 3)]
+
+
+def test_an_object_that_has_settled_stays_so(fresh_s3_uri: Any) -> None:
+    objects = Objects(fresh_s3_uri())
+    objects.put("a.csv", csv(1))
+    reader = made(objects.uri, format="csv", schema=SCHEMA, settleSeconds="0.2")
+    assert reader.probe().high == ()
+    time.sleep(0.3)
+    for _ in range(4):
+        assert len(reader.probe().high) == 1
+        time.sleep(0.15)
+    objects.put("a.csv", csv(2))
+    assert reader.probe().high == ()
+
+
+def test_a_file_has_not_settled_before_it_was_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MANY_FILES", 1)
+    put(tmp_path / "a.csv", csv(1))
+    reader = made(tmp_path, format="csv", schema=SCHEMA, settleSeconds="0.1")
+    monkeypatch.setattr(type(reader._place), "seconds_each", 10**6)
+    assert reader.probe().high == ()
+    (tmp_path / "a.csv").write_bytes(csv(2))
+    time.sleep(0.2)
+    assert reader.probe().high == ()
+    reader._list_at = float("-inf")
+    assert reader.probe().high == ()
+    time.sleep(0.2)
+    reader._list_at = float("-inf")
+    assert len(everything(reader)) == 2
+
+
+def test_an_object_that_goes_between_two_lists_is_no_error(fresh_s3_uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LISTED_FROM", 10_000)
+    monkeypatch.setattr(reading, "IDENTIFY_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "MANY_FILES", 1)
+    objects = Objects(fresh_s3_uri())
+    puts(objects, placing.AHEAD + 3)
+    reader = made(objects.uri, format="csv", schema=SCHEMA)
+    monkeypatch.setattr(type(reader._place), "seconds_each", 10**6)
+    assert len(reader.probe().high) == placing.AHEAD
+    objects.delete(f"{placing.AHEAD + 2:05}.csv")
+    assert [len(reader.probe().high) for _ in range(4)] == [placing.AHEAD + 2] * 4
+    reader._list_at = float("-inf")
+    assert len(reader.probe().high) == placing.AHEAD + 2

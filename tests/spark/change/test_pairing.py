@@ -19,6 +19,7 @@ from persist import InvalidArgument
 from pyspark_persist.change import matching, pairing
 from pyspark_persist.change import source as sources
 from pyspark_persist.change.matching import Matching
+from pyspark_persist.change.taking import table_of
 
 VALUES = st.none() | st.integers(1, 3)
 
@@ -178,7 +179,7 @@ def test_key_that_the_column_cannot_hold_matches_nothing(made: Callable[..., Hel
 @settings(deadline=None)
 def test_slices_hold_all_rows_and_equal_keys_together(keys: list[int | None], count: int) -> None:
     table = pa.table({"k": pa.array(keys, pa.int64()), "n": range(len(keys))})
-    found = [sources.table_of(data) for data in sources.slices(table, 0, count)]
+    found = [table_of(data) for data in sources.slices(table, 0, count)]
     assert len(found) == count
     assert sorted(n for piece in found for n in piece["n"].to_numpy()) == list(range(len(keys)))
     of_key = [{key for key in piece["k"].to_pylist() if key is not None} for piece in found]

@@ -33,8 +33,8 @@ def _large(spark: Any, form: str) -> Any:
 
     def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for first in batch.column(0).to_pylist():
-                ids = pa.array(range(first * 1_000, first * 1_000 + 1_000), pa.int64())
+            for first in batch.column(0).to_numpy():
+                ids = pa.array(range(int(first) * 1_000, int(first) * 1_000 + 1_000), pa.int64())
                 yield pa.RecordBatch.from_pydict({"id": ids, "name": pa.array(["x"] * 1_000), "n": ids})
 
     return spark.range(40).mapInArrow(many, "id long, name string, n long")

@@ -347,6 +347,7 @@ class Subscription(Events):
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
     ends with the collection, and raises UnknownObject where that was dropped. An index that answered for it and was
     dropped is no end: the collection itself goes on from there, or NotReadable says that it does not reach back so far.
+    With ``up_to`` it raises ExportStalled once it is clear that its end does not come by itself; to go on is no error.
     Close it, or use it as a context manager: until then it holds the collection, from one step before the last Progress
     on.
     """

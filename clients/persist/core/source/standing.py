@@ -53,22 +53,23 @@ class Feeds:
     stall: Standstill | None = None
 
 
-def feeds(records: Mapping[str, str], shard: ShardId) -> Feeds | None:
-    """What feeds a shard, by the records of sources, texts by name; None: no source does.
+def all_fed(records: Mapping[str, str]) -> Mapping[str, Feeds]:
+    """What sources feed, by shard, by the records of sources, texts by name.
 
     A record that this release cannot read says nothing.
     """
+    found: dict[str, Feeds] = {}
     for name, text in records.items():
         record: Fields = json.loads(text)
-        for export, of in record.get("exports", {}).items():
-            if of == str(shard):
-                trouble: Fields = record.get("troubles", {}).get(export, {})
-                stall = None
-                if trouble.get("state") == STALLED:
-                    told = {key: trouble.get(key, "") for key in ("error", "hint")}
-                    stall = Standstill(source=name, export=export, since_ms=trouble["since_ms"], **told)
-                return Feeds(name, export, status_shard(name, record["generation"]), stall)
-    return None
+        troubles: Mapping[str, Fields] = record.get("troubles", {})
+        for export, shard in record.get("exports", {}).items():
+            trouble = troubles.get(export, {})
+            stall = None
+            if trouble.get("state") == STALLED:
+                told = {key: trouble.get(key, "") for key in ("error", "hint")}
+                stall = Standstill(source=name, export=export, since_ms=trouble["since_ms"], **told)
+            found.setdefault(shard, Feeds(name, export, status_shard(name, record["generation"]), stall))
+    return found
 
 
 def failed(fed: Feeds, said: Mapping[str, str], now_ms: int) -> Standstill | None:

@@ -349,9 +349,14 @@ def _descriptions() -> object:
 
 def make_client(location: S3Location) -> Any:
     """A boto3 client that sends each request once and does not hash bodies."""
-    style = "path" if location.endpoint else "auto"
+    return client_of(location.endpoint, location.region)
+
+
+def client_of(endpoint: str | None, region: str | None, *, attempts: int = 1) -> Any:
+    """Such a client of an endpoint, which sends a request up to so many times."""
+    style = "path" if endpoint else "auto"
     config = Config(
-        retries={"total_max_attempts": 1, "mode": "standard"},
+        retries={"total_max_attempts": attempts, "mode": "standard"},
         max_pool_connections=STORING_MAX,
         connect_timeout=5,
         read_timeout=60,
@@ -363,7 +368,7 @@ def make_client(location: S3Location) -> Any:
     # A session for each client, as credentials may have changed; what describes the service is read once.
     session = botocore.session.Session()
     session.register_component("data_loader", _descriptions())
-    client = session.create_client("s3", endpoint_url=location.endpoint, region_name=location.region, config=config)
+    client = session.create_client("s3", endpoint_url=endpoint, region_name=region, config=config)
     # "Expect: 100-continue" costs a round trip before every body, and bodies here are at most 16 MiB.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client

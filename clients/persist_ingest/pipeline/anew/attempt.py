@@ -189,8 +189,11 @@ class Attempt:
                 raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(end), bound=Lsn(bound))
             self._losses.admission.admit(self._source, anew, decided=True)
         except LOST as error:
-            self._losses.keep_in_mind(self._source, self.kind, anew, error)
+            self._losses.keep_in_mind(self._source, self.kind, anew, error, self._discard)
             raise
+
+    def _discard(self, ended: Trouble) -> None:
+        discard_ended(self.here, ended, self.pace.state_dir)
 
     def _begun(self, anew: Anew) -> AnewProgress:
         """An empty shard, and where in the log it begins."""
@@ -424,6 +427,12 @@ def discard(here: Location, progress: AnewProgress, state_dir: str = "") -> None
     contents = Contents(location=here, shard=progress.staging, state_dir=state_dir)
     let_go(contents)
     forget(contents)
+
+
+def discard_ended(here: Location, ended: Trouble, state_dir: str) -> None:
+    """What a snapshot read goes, which ended for good. Raises LocationError."""
+    if (progress := AnewProgress.of(ended)) is not None:
+        discard(here, progress, state_dir)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from persist.runtime import system
 from persist.sources import SILENT_MS, SourceFrontier, SourceKind
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.again import read_anew
-from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost
+from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost, discard_ended
 from persist_ingest.pipeline.anew.joining import join_new
 from persist_ingest.pipeline.lives.admitting import Admission
 from persist_ingest.pipeline.records import Records, Source, is_silent
-from persist_ingest.pipeline.troubles import held, running, snapshotted
+from persist_ingest.pipeline.troubles import Trouble, held, running, snapshotted
 from persist_ingest.sources.foreseen import foreseen
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import SourceReader
@@ -102,6 +102,10 @@ class Watch:
         """Until what is under way is done, or for so long."""
         if self._thread is not None:
             self._thread.join(seconds)
+
+    def discard(self, ended: Trouble) -> None:
+        """What a snapshot read goes, which ended for good. Raises LocationError."""
+        discard_ended(self._location, ended, self._pace.state_dir)
 
     def close(self) -> None:
         """Stop where another may go on."""

@@ -7,13 +7,15 @@ Source: sources.md section 1, semantics seen; catalog-semantics.md section 4.2, 
 docs/adr/0031-lost-histories-by-runs.md.
 """
 
+import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import persist
-from persist import Determinate, PersistError, UsageError
+from persist import Determinate, LocationError, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import BindingLog, UpstreamRegressed, UpstreamReplaced
 from persist_ingest.pipeline.lives.admitting import Admission, admitted, declared, set_aside, taken_back, waiting
@@ -31,6 +33,8 @@ LOST: Final = (UpstreamRegressed, HistoryLost)
 """What proves that an upstream lost a part of the history that was read, and cannot be seen any more once it grew."""
 ELSEWHERE_SECONDS: Final = 2.0
 """For how long others may bind nothing, beside two intervals of the source; at most five times as long."""
+Ended = Callable[[Trouble], None]
+"""Takes a snapshot that ended, with how far it was."""
 _PAUSE_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 1.0
 
@@ -44,12 +48,12 @@ class Losses:
         self._looked_at = float("-inf")
         self.admission = Admission(records)
 
-    def keep_in_mind(self, source: Source, kind: object, reader: object, error: PersistError) -> None:
+    def keep_in_mind(self, source: Source, kind: object, reader: object, error: PersistError, end: Ended) -> None:
         """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
 
         Each is right at the times it has, and stands aside until it is snapshotted again, which succeeds once the
         upstream has more than was bound. Raises, and has nothing stand aside, Determinate (it is a standby that lags),
-        UpstreamReplaced (others go on with another server).
+        UpstreamReplaced (others go on with another server). ``end`` gets each snapshot that ends so.
         """
         if isinstance(reader, Lags) and reader.lags():
             raise Determinate(
@@ -57,7 +61,7 @@ class Losses:
                 hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
             ) from error
         if not isinstance(reader, OnServer):
-            _stalled(self._records, source, kind, error)
+            _stalled(self._records, source, kind, error, end)
             return
         # First: from then on none begins to bind from that one.
         was_read = isinstance(error, UpstreamRegressed) and declared(self._records, source, reader.run())
@@ -68,7 +72,7 @@ class Losses:
                 hint="have the connection of this one lead where theirs do (dsn, PGHOST, DNS)",
                 **error.details,
             ) from error
-        stalled = _stalled(self._records, source, kind, error)
+        stalled = _stalled(self._records, source, kind, error, end)
         if not was_read:
             set_aside(self._records, source, stalled)
 
@@ -113,22 +117,29 @@ class Losses:
         return False
 
 
-def _stalled(records: Records, source: Source, kind: object, error: PersistError) -> dict[str, Trouble]:
+def _stalled(records: Records, source: Source, kind: object, error: PersistError, end: Ended) -> dict[str, Trouble]:
     """Have every export stand aside; those that ran, each with what is recorded of it then."""
     hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
     trouble = replace(Trouble.of(error), hint=hint)
     ran: list[str] = []
+    ended: list[Trouble] = []
 
     def place(now: Source) -> Source:
         after = now
         ran.clear()
+        ended.clear()
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
             ran.extend(running(now))
             # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
+            ended.extend(snapshotted(now).values())
             for export in [*ran, *snapshotted(now)]:
                 after = with_trouble(after, export, trouble)
         return after
 
     amend(records, source, place)
+    for each in ended:
+        # What was lost is the error to be raised, and what stays costs no more than room.
+        with contextlib.suppress(LocationError):
+            end(each)
     return dict.fromkeys(ran, trouble)

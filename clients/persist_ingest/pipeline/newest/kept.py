@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -46,7 +47,7 @@ from persist_ingest.pipeline.newest.runs import (
     merged,
 )
 from persist_ingest.pipeline.newest.sums import checksum
-from persist_ingest.pipeline.newest.trouble import told
+from persist_ingest.pipeline.newest.trouble import check_folder, told
 from persist_ingest.pipeline.state import Contents, TooMany
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ UNUSED_SECONDS: Final = 30 * 86_400
 _VERSION: Final = 3
 _KEPT: Final = "kept.json"
 _PREPARED: Final = "prepared.json"
+_OURS: Final = re.compile(r"[0-9a-f]{32}(\..+)?\.[0-9]+")
+"""The names of folders, as ``_taken`` gives them."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -422,7 +425,8 @@ def _remove_unused(root: Path, mine: Path) -> None:
     oldest = system().now_ms() / 1000 - UNUSED_SECONDS
     for place in root.iterdir():
         with contextlib.suppress(OSError):
-            if place != mine and (place / "lock").stat().st_mtime < oldest:
+            # What else is there is not of this.
+            if place != mine and _OURS.fullmatch(place.name) and (place / "lock").stat().st_mtime < oldest:
                 lock = _locked(place)
                 if lock is not None:
                     shutil.rmtree(place, ignore_errors=True)
@@ -446,9 +450,8 @@ def folder_of_user() -> Path:
 
 
 def _root(contents: Contents) -> Path:
-    """Where all of them are. Raises InvalidArgument where others could write into it."""
-    root = Path(contents.state_dir) if contents.state_dir else folder_of_user()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Where all of them are. Raises InvalidArgument where others could write into it, or it is another's."""
+    root = check_folder(contents.state_dir or folder_of_user())
     found = root.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidArgument(

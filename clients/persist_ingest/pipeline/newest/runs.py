@@ -117,6 +117,17 @@ class Run:
         self._reader = pa.ipc.open_file(self._buffer)
         self._starts = np.asarray(file.starts, np.int64)
 
+    def check(self) -> None:
+        """Raise RunDamaged where a file was cut short, before anything of it is looked at.
+
+        SUBTLE: what is mapped, and not there any more, ends the process when it is touched. Files that were removed
+        stay as long as they are mapped.
+        """
+        for path, size in zip(self._paths, (self.file.rows * _HASH_BYTES, self.file.bytes), strict=True):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size < size:
+                    raise RunDamaged(self.file.name)
+
     def _see(self, batches: Numbers) -> None:
         """Raise RunDamaged where one of these is not as it was written; the last one is what Arrow has behind them."""
         if not self._unseen.any():
@@ -142,6 +153,7 @@ class Run:
 
     def places(self, hashes: Numbers) -> Numbers:
         """Where each of these, which ascend, stands or would stand: the first place of those that are not less."""
+        self.check()
         if self.file.rows < _FENCED_ROWS:
             return np.searchsorted(self.hashes, hashes)
         behind = np.searchsorted(self._fences, hashes)
@@ -181,11 +193,13 @@ class Run:
         """The rows at these places, which ascend."""
         if not len(rows):
             return self._empty
+        self.check()
         self._see(np.searchsorted(self._starts, rows, "right") - 1)
         return self._rows.take(rows)
 
     def slice(self, begin: int, end: int) -> pa.Table:
         """The rows at places in ``[begin, end)``."""
+        self.check()
         first, last = int(np.searchsorted(self._starts, begin, "right")) - 1, int(np.searchsorted(self._starts, end))
         pieces = []
         for number in range(first, min(last, len(self.file.starts) - 1)):
@@ -349,6 +363,8 @@ def merged(
     runs: Sequence[Run], key_names: Sequence[str], *, whole: bool, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[Numbers, pa.Table]]:
     """What runs, newest first, come to, for a writer, in bounded memory. ``whole``: nothing older is below them."""
+    for run in runs:
+        run.check()
     total = sum(run.file.rows for run in runs)
     size = max(1, sum(run.file.bytes for run in runs) // max(total, 1))
     rows = int(np.clip(chunk_bytes // size, 1024, CHUNK_ROWS_MAX))
@@ -358,6 +374,8 @@ def merged(
     edges = np.array([low + (high - low) * number // count for number in range(1, count)], np.uint64)
     cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), run.file.rows] for run in runs]
     for number in range(count):
+        for run in runs:
+            run.check()
         ranges = [(run, cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=True)]
         hashes = np.concatenate([run.hashes[begin:end] for run, begin, end in ranges])
         table = pa.concat_tables([run.slice(begin, end) for run, begin, end in ranges])

@@ -14,8 +14,17 @@ _NEVER: Final = frozenset(
 """Why a folder cannot be made with all above it, whatever is waited for: a file is there, or it is another's place."""
 
 
+_OTHERS: Final = {
+    "consensus.db": "a location of persist is in that folder",
+    "kept.json": "the state of one export's upserts is kept right in that folder",
+    "lock": "the state of one export's upserts, or what another program locks, is right in that folder",
+}
+"""What shows, by a file's name, that a folder is another's."""
+
+
 def check_folder(path: str | Path) -> Path:
-    """The folder, made if need be. Raises InvalidArgument where it can never be, and OSError for what may pass."""
+    """The folder, made if need be. Raises InvalidArgument where it can never be, or is another's, and OSError for what
+    may pass."""
     folder = Path(path)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -28,6 +37,9 @@ def check_folder(path: str | Path) -> Path:
             path=folder,
             cause=error,
         ) from error
+    for name, what in _OTHERS.items():
+        if (folder / name).exists():
+            raise InvalidArgument(what, hint="name an empty folder, or the one above, with --state-dir", path=folder)
     return folder
 
 

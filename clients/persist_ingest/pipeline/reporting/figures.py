@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from persist import Antichain, LeaseExpired, LocationError, PersistError, PreparedBatch
 from persist.runtime import system
-from persist.sources import EPOCH_MILLISECONDS, STALLED
+from persist.sources import EPOCH_MILLISECONDS, STALLED, SourceFrontier
 from persist_ingest.pipeline.anew.progress import AnewProgress
 from persist_ingest.pipeline.records import Source, Told
 from persist_ingest.pipeline.reporting.recounting import Recount, Recounted
@@ -26,6 +26,9 @@ Figure: TypeAlias = tuple[str, Labels, float]
 
 NEAR_LIMIT: Final = 0.2
 """With less of its allowance of WAL left than this share, a slot is about to be lost."""
+
+PARTS_MAX: Final = 50
+"""So many parts of a frontier are written out one by one."""
 
 HELP: Final = {
     "persist_source_steps_total": "steps that were carried out",
@@ -73,8 +76,8 @@ class Figures:
     steps: int = 0
     seconds: float = 0.0
     untold: int = 0
-    known: str = ""
-    committed: str = ""
+    known: SourceFrontier | None = None
+    committed: SourceFrontier | None = None
     failures: Counter[str] = field(default_factory=Counter)
     exports: dict[str, ExportFigures] = field(default_factory=dict)
     upstream: UpstreamStatus | None = None
@@ -113,8 +116,8 @@ class Figures:
             at_ms=now,
             host=system().hostname,
             pid=os.getpid(),
-            known=self.known,
-            committed=self.committed,
+            known=_brief(self.known),
+            committed=_brief(self.committed),
             upper_ms=upper,
             lag_ms=max(0, now - upper) if upper is not None and has_clock(self.source) else None,
             bytes_behind=behind,
@@ -169,6 +172,14 @@ class Figures:
 
     def _export(self, name: str) -> ExportFigures:
         return self.exports.setdefault(name, ExportFigures())
+
+
+def _brief(frontier: SourceFrontier | None) -> str:
+    """A frontier for people to read, which ingesters store every few seconds; of very many parts how many, and one."""
+    if frontier is None:
+        return ""
+    count = len(frontier.keys)
+    return str(frontier) if count <= PARTS_MAX else f"{count:,} parts, the last {frontier.keys[-1]}"
 
 
 def has_clock(source: Source) -> bool:

@@ -104,7 +104,13 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
     ingesters = records.status(source)
     now = system().now_ms()
     uppers = {name: the_client.recent_upper(shard).time for name, shard in source.shards.items()}
-    least, offsets, bound = _resumption(the_client, source, uppers)
+    amid: tuple[str, ...] = ()
+    try:
+        least, offsets, bound = _resumption(the_client, source, uppers)
+    except UpstreamReplaced:
+        # Between two appends of an ingester that goes on with a later life of the upstream, or it died there.
+        least, offsets, bound = min((at for at in uppers.values() if at is not None), default=None), None, ""
+        amid = (f"{name} is being taken over to a later life of its upstream: persist source run goes on with it",)
     state, error = _state(ingesters, now)
     last = recounted(ingesters, source.exports)
     upstream, behind, unanswered = _upstream(the_client, source) if ask_upstream else ({}, None, None)
@@ -127,7 +133,7 @@ def status(location: Location, name: str, *, ask_upstream: bool = True, count_ro
         upstream_error=upstream_error,
         counts={name: _counted(location, source, name) for name in source.exports} if count_rows else {},
         exports=_exports(source, uppers, now, "failed" if state == "failed" else "running"),
-        warnings=(*miscounted(source, last), *warnings(upstream, is_ingested=state in ("running", "stalled"))),
+        warnings=(*amid, *miscounted(source, last), *warnings(upstream, is_ingested=state in ("running", "stalled"))),
         recounted=last,
     )
 

@@ -1,9 +1,7 @@
 """The text of a CSV file as Arrow reads it, and what Arrow does not say of it: its header, and how it ends."""
 
 import csv
-import functools
 import io
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +13,8 @@ from persist_ingest.sources.files.footers import check_cases
 
 BLOCK_BYTES: Final = 4 << 20
 
-_QUOTED: Final = re.compile(rb'"[^"]*(?:""[^"]*)*("?)')
+_MARK: Final = b"\xef\xbb\xbf"
+"""What a file may begin with; it is no part of its first cell."""
 
 
 class CsvText:
@@ -26,12 +25,13 @@ class CsvText:
         self._delimiter = delimiter
         self._begin = b""
         self._rest: bytes | None = b""
+        self._is_first = True
         self.closed = False
 
     def first_row(self) -> bytes:
         """The first row that is not empty. To be asked for before anything is read."""
         self._begin = self._stream.read(BLOCK_BYTES)
-        text = self._begin.removeprefix(b"\xef\xbb\xbf")
+        text = self._begin.removeprefix(_MARK)
         return next((text[row.begin : row.end] for row in blocks.csv_rows(blocks.Block(text, 1), self._delimiter)), b"")
 
     def read(self, count: int = -1) -> bytes:
@@ -42,25 +42,16 @@ class CsvText:
         else:
             data = self._stream.read(None if count < 0 else count)
         if self._rest is not None:
-            text = self._rest + data
+            text = self._rest + (data.removeprefix(_MARK) if self._is_first else data)
             rest = text[blocks.end_of_rows(text, self._delimiter) :]
             # Arrow ends the file at a row that is longer.
             self._rest = rest if len(rest) <= 2 * BLOCK_BYTES else None
+            self._is_first = False
         return data
 
     def ends_in_quote(self) -> bool:
         """Whether what was read ends in a quote that is open."""
-        rest, at = self._rest or b"", 0
-        ends = _cell_ends(self._delimiter.encode())
-        while at < len(rest):
-            quoted = _QUOTED.match(rest, at)
-            if quoted is not None and not quoted.group(1):
-                return True
-            found = ends.search(rest, at if quoted is None else quoted.end())
-            if found is None:
-                return False
-            at = found.end()
-        return False
+        return blocks.ends_within(self._rest or b"", self._delimiter)
 
     def readable(self) -> bool:
         """Always."""
@@ -77,11 +68,6 @@ class CsvText:
     def close(self) -> None:
         """Arrow has read enough."""
         self.closed = True
-
-
-@functools.cache
-def _cell_ends(delimiter: bytes) -> re.Pattern[bytes]:
-    return re.compile(rb"[\r\n" + re.escape(delimiter) + rb"]")
 
 
 def check_header(row: bytes, declared: Sequence[str], delimiter: str) -> None:

@@ -9,22 +9,25 @@ import functools
 import io
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
 
-from persist import InvalidUri, LocationError
+from persist import InvalidUri, LocationError, MissingExtra
+from persist.runtime import system
+from persist.sources import s3_etags
 from persist_ingest.sources.files.places import (
     Content,
     FilesPlace,
     Found,
+    Identified,
     KnownFiles,
     LocalPlace,
     changed,
@@ -41,6 +44,8 @@ AHEAD: Final = 16
 """Objects that are asked for at once."""
 AHEAD_BYTES: Final = 1 << 20
 """Objects that are no larger are read as a whole, while those before them are."""
+LISTED_FROM: Final = 32
+"""So many objects are identified by lists, of a thousand each, and fewer by a request for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class S3Place:
     endpoint: str | None = None
     region: str | None = None
     by_etag: bool = True
+    seconds_each: ClassVar[float] = 200e-6
 
     @property
     def settle_seconds(self) -> float:
@@ -73,16 +79,95 @@ class S3Place:
                 # SUBTLE: a listing may show fractions of the second that a request for one object does not.
                 yield found_at(path, (info.size, int(info.mtime_ns or 0) // 1_000_000_000), known)
 
-    def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
-        if not self.by_etag or not found:
-            return {each.path: each for each in found}
-        with ThreadPoolExecutor(min(AHEAD, len(found)), thread_name_prefix="persist-files") as pool:
-            return {each.path: each for each in pool.map(self._identity, found) if each is not None}
+    def identified(self, found: Sequence[Found], seconds: float) -> Generator[Identified, None, None]:
+        if not self.by_etag:
+            yield from ((each, each) for each in found)
+            return
+        until = system().monotonic() + seconds
+        left: Sequence[Found] = found
+        if len(found) >= LISTED_FROM:
+            left = yield from self._by_lists(found, until)
+            if len(left) < len(found) and system().monotonic() >= until:
+                return
+        yield from self._by_requests(left, until)
 
-    def _identity(self, found: Found) -> Found | None:
+    def _by_lists(self, found: Sequence[Found], until: float) -> Generator[Identified, None, Sequence[Found]]:
+        """Those that lists name, and the others, which are to be asked for one by one: all, if lists cannot be had.
+
+        Behind objects that are known the lists begin at the next one that is not.
+        """
+        others, rest = list[Found](), deque(sorted(found, key=lambda each: each.path))
+        bucket, _, prefix = f"{self.root}/".partition("/")
+        after, agrees = "", False
+        while rest and (not agrees or system().monotonic() < until):
+            try:
+                page = s3_etags(bucket, endpoint=self._url(), region=self.region).after(
+                    # SUBTLE: a key without its last character lies before it, and little between them.
+                    max(after, f"{prefix}{rest[0].path}"[:-1]),
+                    prefix,
+                )
+            except (MissingExtra, LocationError):
+                break
+            if not page or page[-1].key <= after:
+                break
+            after, named = page[-1].key, {each.key[len(prefix) :]: each for each in page}
+            while rest and f"{prefix}{rest[0].path}" <= after:
+                listed = rest.popleft()
+                if (known := named.get(listed.path)) is None:
+                    others.append(listed)
+                    continue
+                same_now = _identity(listed.path, known.size, known.second, known.etag)
+                agrees = agrees or self._is(listed, same_now)
+                if not agrees:
+                    return [*others, listed, *rest]
+                yield listed, same_now
+        return [*others, *rest]
+
+    def _by_requests(self, found: Iterable[Found], until: float) -> Generator[Identified, None, None]:
+        """Each that answers; and then, if one did not, why. After many in a row that did not no more are asked for."""
+        rest, waiting = iter(found), deque[tuple[Found, Future[Found | None]]]()
+        failed, in_a_row, asked_for = None, 0, 0
+
+        def comes() -> Found | None:
+            is_over = in_a_row >= AHEAD or (asked_for >= AHEAD and system().monotonic() >= until)
+            return None if is_over else next(rest, None)
+
+        with ThreadPoolExecutor(AHEAD, thread_name_prefix="persist-files") as pool:
+            try:
+                while True:
+                    while len(waiting) < AHEAD and (coming := comes()) is not None:
+                        waiting.append((coming, pool.submit(self._asked, coming)))
+                        asked_for += 1
+                    if not waiting:
+                        break
+                    listed, asked = waiting.popleft()
+                    try:
+                        named = asked.result()
+                    except LocationError as error:
+                        failed, in_a_row = error, in_a_row + 1
+                        continue
+                    in_a_row = 0
+                    yield listed, named
+            finally:
+                for _, each in waiting:
+                    each.cancel()
+        if failed is not None:
+            raise failed
+
+    def _is(self, listed: Found, named: Found) -> bool:
+        """Whether a list says of an object what the object does: if not, it was replaced just now, or they never do."""
+        with contextlib.suppress(LocationError):
+            return self._asked(listed) == named
+        return False
+
+    def _asked(self, found: Found) -> Found | None:
         with contextlib.suppress(FileNotFoundError), contextlib.closing(self._opened(found.path)) as raw:
             return _found(found.path, raw)
         return None
+
+    def _url(self) -> str | None:
+        """Of the endpoint, as Arrow takes one without a scheme."""
+        return self.endpoint if self.endpoint is None or "://" in self.endpoint else f"https://{self.endpoint}"
 
     @contextmanager
     def open(self, key: str) -> Iterator[Content]:
@@ -170,8 +255,13 @@ def _found(path: str, raw: pa.NativeFile) -> Found:
     """What an object is that was opened."""
     said = raw.metadata()
     second = int(datetime.fromisoformat(said["Last-Modified"].decode()).timestamp())
-    found = found_at(path, (raw.size(), second))
-    return Found(path, found.stamp, found.key + digest(said["ETag"].decode()))
+    return _identity(path, raw.size(), second, said["ETag"].decode())
+
+
+def _identity(path: str, size: int, second: int, etag: str) -> Found:
+    """An object by all that is said of it."""
+    found = found_at(path, (size, second))
+    return Found(path, found.stamp, found.key + digest(etag))
 
 
 @functools.lru_cache(maxsize=64)

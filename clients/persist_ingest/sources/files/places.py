@@ -5,7 +5,7 @@ Source: sources.md section 5.
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
@@ -40,6 +40,8 @@ class Found:
 KnownFiles: TypeAlias = Mapping[str, Found]
 """What was found earlier, by path: files that did not change are the same objects again, which is quicker."""
 NOTHING_KNOWN: Final[KnownFiles] = {}
+Identified: TypeAlias = tuple[Found, Found | None]
+"""A file as it was listed, and with all that identifies it."""
 
 
 def path_of(key: str) -> str:
@@ -96,6 +98,11 @@ class FilesPlace(Protocol):
         """For how long a file has to be there before its stamp distinguishes it from all that replace it."""
         ...
 
+    @property
+    def seconds_each(self) -> float:
+        """Between two lists, for each file in them: so lists of many files take a small part of the time."""
+        ...
+
     def list(self, known: KnownFiles) -> Iterator[Found]:
         """Every file below it now, in no order. Raises LocationError, SourceFailure (a name that is not UTF-8)."""
         ...
@@ -111,8 +118,12 @@ class FilesPlace(Protocol):
         """Such a context for each of these, in order; each ends before the next one is asked for."""
         ...
 
-    def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
-        """Files that were listed, by path, with all that identifies them; without those that are not there any more."""
+    def identified(self, found: Sequence[Found], seconds: float) -> Generator[Identified, None, None]:
+        """Files that were listed, each with all that identifies it as soon as that is known; None: it is gone.
+
+        As many as there is time for, and some at least. Those that could not be asked for are left out, and
+        LocationError is raised at the end.
+        """
         ...
 
 
@@ -122,6 +133,7 @@ class LocalPlace:
 
     root: str
     settle_seconds: ClassVar[float] = 0.0
+    seconds_each: ClassVar[float] = 100e-6
 
     def list(self, known: KnownFiles) -> Iterator[Found]:
         waiting = [""]
@@ -163,8 +175,8 @@ class LocalPlace:
     def opened(self, keys: Sequence[str]) -> Iterator[AbstractContextManager[Content]]:
         return map(self.open, keys)
 
-    def identified(self, found: Sequence[Found]) -> Mapping[str, Found]:
-        return {each.path: each for each in found}
+    def identified(self, found: Sequence[Found], seconds: float) -> Generator[Identified, None, None]:
+        yield from ((each, each) for each in found)
 
 
 def is_hidden(name: str) -> bool:

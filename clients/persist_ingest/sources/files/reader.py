@@ -1,10 +1,11 @@
 """The type ``files``: options, watermarks from listings, tasks of whole files.
 
-What is remembered of 20,000 files: their keys in the frontier and an entry each in four dictionaries, about 11 MB.
+What is remembered of 20,000 files: their keys in the frontier and an entry each in a few dictionaries, about 14 MB.
 Source: design 003; sources.md section 5.
 """
 
 import base64
+import contextlib
 import fnmatch
 import hashlib
 import itertools
@@ -16,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from persist import InvalidArgument, Schema
+from persist import InvalidArgument, LocationError, Schema
 from persist.arrow import ArrowArray, array_of
 from persist.arrow.exact import cast_exactly
 from persist.runtime import system
@@ -56,6 +57,12 @@ _INCLUDED: Final = {
     "row": pa.field("row", pa.int64(), nullable=False),
 }
 _KEYS: Final = pa.string()
+IDENTIFY_SECONDS: Final = 1.0
+"""Of one probe, to find out what new files are: the others are there at the next one."""
+
+MANY_FILES: Final = 1_000
+"""So many are not listed at each step, but as seldom as the place says."""
+
 BY_TIME: Final = "time"
 BY_ETAG: Final = "etag"
 
@@ -162,14 +169,18 @@ class FilesReader:
         self._place = place_of(definition.uri, by_etag=definition.identity == BY_ETAG)
         self._settle_seconds = max(definition.settle_seconds, self._place.settle_seconds)
         self._bound: dict[str, str] = {}  # by path, the key it was bound under
-        self._bound_keys: tuple[object, ...] = ()
+        self._bound_keys: set[object] = set()
+        self._bound_last: tuple[object, ...] = ()
+        self._seen: dict[str, Found] = {}  # by path, what was listed and is not to be looked at again as it is
+        self._there: list[Found] = []  # what is not durable of what was listed last
+        self._listed_at = self._list_at = float("-inf")  # when it was listed last, and when to list again
         self._committed: SourceFrontier | None = None
         self._durable: set[str] = set()  # keys
         self._known: dict[str, Found] = {}  # by path, what was listed last
         self._sizes: dict[str, int] = {}  # by key, of what is not durable
         self._settling: dict[str, float] = {}  # by key, when it was first seen
         self._identified: dict[str, tuple[Found, Found]] = {}  # by path, as listed and as opened, of what is not bound
-        self._vanished: set[Found] = set()  # listed, and not there
+        self._vanished: dict[Found, float] = {}  # listed, and not there; by when it was listed first
 
     @property
     def kind(self) -> SourceKind:
@@ -184,7 +195,7 @@ class FilesReader:
         return {**exports, ERRORS: errors_schema(_KEYS)} if self._definition.bad_rows == DIVERT else exports
 
     def probe(self) -> Probe:
-        there = list(self._listed())
+        there = self._listed()
         ready = self._all_identified([found for found in there if self._has_settled(found)])
         paths = {found.path for found in ready} if self._settling else set()
         unready = {found.key for found in there if found.path not in paths} if self._settling else set()
@@ -257,53 +268,87 @@ class FilesReader:
             bytes=size,
         )
 
-    def _listed(self) -> Iterator[Found]:
-        """Files that match and are not durable yet. Raises SourceFailure for one that was bound with other content."""
-        pattern, known = self._definition.pattern, self._known
-        self._known = {found.path: found for found in self._place.list(known)}
-        for path, found in self._known.items():
-            if pattern != "*" and not fnmatch.fnmatchcase(path, pattern):
-                continue
-            key = self._bound.get(path)
+    def _listed(self) -> list[Found]:
+        """Files that match and are not durable yet. Raises SourceFailure for one that was bound with other content.
+
+        As they were listed last, while that is less long ago than the number of all files suggests.
+        """
+        began = system().monotonic()
+        if began < self._list_at:
+            return [found for found in self._there if self._bound.get(found.path) not in self._durable]
+        self._known = {found.path: found for found in self._place.list(self._known)}
+        self._listed_at = began
+        seen = self._seen
+        looked = (self._wanted(found) for path, found in self._known.items() if seen.get(path) is not found)
+        self._there = [found for found in looked if found is not None]
+        count = len(self._known)
+        self._list_at = began + (count * self._place.seconds_each if count >= MANY_FILES else 0.0)
+        return self._there
+
+    def _wanted(self, found: Found) -> Found | None:
+        """A file under the key it is bound with, if it is; None: it does not match, or is durable."""
+        if fnmatch.fnmatchcase(found.path, self._definition.pattern):
+            key = self._bound.get(found.path)
             if key is None:
-                check_name(path)
-                yield found
-                continue
+                check_name(found.path)
+                return found
             if not found.may_be(key):
-                raise _changed(path)
+                raise _changed(found.path)
             if key not in self._durable:
-                yield found if found.key == key else Found(path, found.stamp, key)
+                return found if found.key == key else Found(found.path, found.stamp, key)
+        self._seen[found.path] = found
+        return None
 
     def _all_identified(self, ready: Sequence[Found]) -> list[Found]:
         """With all that says what they are. What is bound does: it is checked when it is opened."""
         known, bound = self._identified, self._bound
         fresh = [each for each in ready if each.path not in bound and known.get(each.path, (None,))[0] is not each]
-        named = dict(self._place.identified(fresh)) if fresh else {}
-        for each in fresh:
-            is_other = each.path in named and not each.may_be(named[each.path].key)
-            if is_other:
-                del named[each.path]  # replaced since it was listed
-            if each.path not in named and each in self._vanished:
-                raise otherwise(each.path) if is_other else unnamed(each.path)
-        self._vanished = {each for each in fresh if each.path not in named}
-        self._identified = {each.path: known[each.path] for each in ready if each.path in known}
-        self._identified.update((each.path, (each, named[each.path])) for each in fresh if each.path in named)
+        self._identified = {each.path: known[each.path] for each in ready if known.get(each.path, (None,))[0] is each}
+        if fresh:
+            self._identify(fresh)
+        else:
+            self._vanished.clear()
         found = (each if each.path in bound else self._identified.get(each.path, (each, None))[1] for each in ready)
         return [each for each in found if each is not None]
 
+    def _identify(self, fresh: Sequence[Found]) -> None:
+        """As many as there is time for. Raises LocationError only where none could be identified.
+
+        So each probe gets on, however many files there are, and however many requests fail.
+        """
+        self._vanished = {each: self._vanished[each] for each in fresh if each in self._vanished}
+        count = 0
+        with contextlib.closing(self._place.identified(fresh, IDENTIFY_SECONDS)) as looked:
+            try:
+                for listed, named in looked:
+                    is_other = named is not None and not listed.may_be(named.key)
+                    if named is None or is_other:  # replaced or removed since it was listed
+                        if self._vanished.setdefault(listed, self._listed_at) < self._listed_at:
+                            raise otherwise(listed.path) if is_other else unnamed(listed.path)
+                    else:
+                        self._identified[listed.path] = (listed, named)
+                    count += 1
+            except LocationError:
+                if not count:
+                    raise
+
     def _has_settled(self, found: Found) -> bool:
-        if self._settle_seconds == 0 or found.key in self._sizes or found.path in self._bound:
+        if self._settle_seconds == 0 or found.path in self._bound:
             return True
-        now = system().monotonic()
-        return now - self._settling.setdefault(found.key, now) >= self._settle_seconds
+        if self._identified.get(found.path, (None,))[0] is found:
+            return True
+        # SUBTLE: what it is now is only known of when it was listed.
+        return self._listed_at - self._settling.setdefault(found.key, self._listed_at) >= self._settle_seconds
 
     def _bind(self, frontier: SourceFrontier) -> None:
-        if frontier.keys is self._bound_keys:
+        if frontier.keys is self._bound_last:
             return
         for key in frontier.keys:
-            if self._bound.setdefault(path_of(key), key) != key:
-                raise _changed(path_of(key))
-        self._bound_keys = frontier.keys
+            if key not in self._bound_keys:
+                if self._bound.setdefault(path_of(key), key) != key:
+                    raise _changed(path_of(key))
+                self._bound_keys.add(key)
+        self._bound_last = frontier.keys
 
 
 class FilesType:

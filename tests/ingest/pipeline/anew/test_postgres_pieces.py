@@ -18,7 +18,7 @@ from ingest.pipeline.conftest import contents
 from simulation.budget import seeds
 
 from persist import InvalidArgument, PersistError, VersionMismatch
-from persist.sources import SILENT_MS
+from persist.sources import SILENT_MS, UpstreamRegressed
 from persist_ingest import (
     Location,
     Pace,
@@ -36,10 +36,13 @@ from persist_ingest.location import client
 from persist_ingest.pipeline import pipeline as ingesting
 from persist_ingest.pipeline import records as recording
 from persist_ingest.pipeline.anew import again, attempt, joining, watching
+from persist_ingest.pipeline.lives.losing import Losses
+from persist_ingest.pipeline.troubles import troubles
 from persist_ingest.sources.port import SourceFailure
 from persist_ingest.sources.postgres import pieces
 from persist_ingest.sources.postgres import reader as reading
 from persist_ingest.sources.postgres.making import again as making
+from persist_ingest.sources.registry import pulled_type
 
 OPTIONS = PipelineOptions(tick_ms=1, told_ms=10**9, commit_steps_late=0, forget_ms=10**9, pace=Pace(rows=5))
 ITEMS, GOOD = "public.items", "public.good"
@@ -431,6 +434,30 @@ def test_dropping_the_source_ends_a_snapshot_and_leaves_nothing_of_it(here: Loca
     with pytest.raises(PersistError):
         resnapshot(here, "shop", ITEMS, pace=Pace(rows=5), report=dropped)
     assert client(here).recent_upper(staged[0]).is_empty
+
+
+def test_a_history_that_is_lost_ends_a_snapshot_and_leaves_nothing_of_it(here: Location, shop: Any) -> None:
+    begun(here, shop)
+    records, staged = Records(client(here)), list[str]()
+    error = UpstreamRegressed("it has less than was bound", hint="files were put back")
+
+    def lost(rows: int) -> None:
+        source = records.source("shop")
+        if not staged:
+            staged.append(source.troubles[ITEMS]["progress"]["staging"])
+            watch = watching.Watch(here, "shop", minter="", pace=Pace())
+            losses = Losses(client(here), records)
+            losses.keep_in_mind(source, pulled_type(source.type, "shop"), None, error, watch.discard)
+            watch.close()
+
+    with pytest.raises(PersistError):
+        resnapshot(here, "shop", ITEMS, pace=Pace(rows=5), report=lost)
+    assert client(here).recent_upper(staged[0]).is_empty
+    assert {each.state for each in troubles(records.source("shop")).values()} == {"stalled"}
+    resnapshot(here, "shop", ITEMS, pace=Pace(rows=5))
+    resnapshot(here, "shop", GOOD)
+    settled(here)
+    assert follows(here, shop)
 
 
 def test_tables_join_and_leave_while_the_source_runs(

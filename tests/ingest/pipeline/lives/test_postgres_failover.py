@@ -15,7 +15,7 @@ from ingest.pipeline.lives.standbys import CONFIG, promote, replayed, sql, stand
 from persist import Determinate, InvalidArgument, LocationError, PersistError
 from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
-from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, alter, create, resnapshot
+from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, alter, create, resnapshot, status
 from persist_ingest.location import client
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.lives import succeeding
@@ -256,7 +256,11 @@ def test_an_ingester_of_the_old_primary_binds_nothing_once_another_followed(
         with pytest.raises(UpstreamReplaced, match="before"):
             both.old()
     assert state(here) == before
+    said = status(here, "shop", ask_upstream=False)
+    assert (said.bound, said.resume_offsets, set(said.uppers)) == ("", None, set(said.exports))
+    assert "later life of its upstream" in said.warnings[0]
     both.new()
+    assert "later life" not in "".join(status(here, "shop", ask_upstream=False).warnings)
     pair.fill(pair.standby, 41, 50)
     both.new()
     assert contents(here, "shop", ITEMS) == there(pair.standby)

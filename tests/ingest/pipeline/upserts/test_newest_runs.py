@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from hypothesis import strategies as st
 from simulation.budget import examples
 
 from persist.sources import encode_key
-from persist_ingest.pipeline.newest import mapped, runs
+from persist_ingest import Location
+from persist_ingest.pipeline.newest import kept, mapped, runs
 from persist_ingest.pipeline.newest.hashes import key_hashes
+from persist_ingest.pipeline.newest.key_ranges import WHOLE
 from persist_ingest.pipeline.newest.ordering import by_key
-from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunWriter, found_in, in_order, merged
+from persist_ingest.pipeline.newest.runs import PRESENT, Run, RunDamaged, RunWriter, found_in, in_order, merged
+from persist_ingest.pipeline.state import Contents
 
 TYPES: dict[str, pa.DataType] = {"a": pa.string(), "b": pa.int32(), "v": pa.int64(), PRESENT: pa.bool_()}
 SCHEMA = pa.schema(TYPES)
@@ -191,3 +195,36 @@ def test_all_of_a_file_that_is_one_text(tmp_path: Path) -> None:
         run = writer.finish()
     assert run.take(np.arange(6)).to_pylist() == run.slice(0, 6).to_pylist()
     assert [len(row["t"]) for row in run.take(np.arange(6)).to_pylist()] == [100_000, 0, 100_000, 1, 100_000, 2]
+
+
+@pytest.mark.parametrize("ending", ["hash", "rows"])
+def test_a_file_that_is_cut_short_while_it_is_mapped_is_an_error(tmp_path: Path, ending: str) -> None:
+    """It was the end of the process: SIGBUS."""
+    rows: dict[Key, tuple[int, bool]] = {(f"{number:05}", 0): (number, True) for number in range(20_000)}
+    run = run_of(tmp_path, "1", rows)
+    encoded = encode_key([pa.array(["00007", "19999"]), pa.array([0, 0], pa.int32())])
+    hashes = key_hashes(encoded)
+    order = np.argsort(hashes)
+    asked = hashes[order], encoded.take(pa.array(order))
+    assert (found_in([run], *asked, KEY, SCHEMA)[0] >= 0).all()
+    os.truncate(tmp_path / f"1.{ending}", 0)
+    for read in (
+        lambda: found_in([run], *asked, KEY, SCHEMA),
+        lambda: list(merged([run], KEY, whole=True)),
+        lambda: run.slice(19_000, 20_000),
+    ):
+        with pytest.raises(RunDamaged):
+            read()
+
+
+def test_what_else_lies_where_state_is_kept_stays(tmp_path: Path) -> None:
+    others, unused = tmp_path / "photos", tmp_path / f"{'0' * 32}.0"
+    for each in (others, unused):
+        each.mkdir()
+        (each / "lock").touch()
+        os.utime(each / "lock", (0, 0))
+    contents = Contents(location=Location(directory=str(tmp_path / "data")), shard="s", state_dir=str(tmp_path))
+    place, lock = kept._taken(contents, WHOLE)
+    lock.close()
+    assert place.parent == tmp_path
+    assert (others.exists(), unused.exists()) == (True, False)

@@ -28,7 +28,7 @@ from persist.client.collections.reading.inputs import (
     made_of,
     stored,
 )
-from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging, shown_at
+from persist.client.collections.reading.lagging import SAID_AFTER_SECONDS, Lagging, fed, lagging, needed, shown_at
 from persist.client.collections.reading.ticking import ATTENDED_SECONDS, PATIENCE_SECONDS, Attended, Ticks, nowhere
 from persist.client.shard.read.snapshot import Snapshot
 from persist.client.table.table import Table
@@ -37,7 +37,6 @@ from persist.client.timeline.register import seconds
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id, ObjectType
 from persist.core.frontier import Antichain
-from persist.core.ids import ShardId
 from persist.core.time.collections import TimelineContext, reached, timeline_context, timeline_read_in
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf, Choice, Query, choose, readable_at
@@ -491,6 +490,10 @@ class Readers:
         other = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, NotYetAvailable)]
         if other:
             raise other[0]
+        # Each of them looks for itself, too.
+        for each in answers:
+            if isinstance(each, ExportStalled):
+                raise _with_way_round(found, each)
         if late:
             why = await lagging(self._access.client, late, ts)
             raise NotYetAvailable(
@@ -505,15 +508,11 @@ class Readers:
 
     async def _unless_stalled(self, found: AtOneTime, waiting: Awaitable[T]) -> T:
         """What ``waiting`` gives. Raises ExportStalled where what sources feed of it does not come by itself."""
-        wanted: dict[ShardId, int] = {}
-        for each in (each for held in found.held.values() for each in held.fed):
-            wanted[each.shard] = max(each.time, wanted.get(each.shard, 0))
+        wanted = needed(each for held in found.held.values() for each in held.fed)
         try:
             return await self.location.stalls.unless_stalled(wanted, waiting)
         except ExportStalled as error:
-            is_strict = found.explanation.choice.is_strict
-            hint = f"{error.hint}, or with isolation serializable" if is_strict else error.hint
-            raise ExportStalled(error.message, hint=hint, **error.details) from None
+            raise _with_way_round(found, error) from None
 
     async def _attend_on(self, found: AtOneTime) -> None:
         """Who leads may end before it has brought forward what is waited for: then another one does, or this one."""
@@ -536,6 +535,13 @@ class Readers:
 def _kept_up_behind(held: Iterable[Held], ts: int) -> list[Id]:
     """Those of views and indexes that are not complete at a time."""
     return [each.described.id for each in held if each.described.kind in KEPT_UP and not each.upper.beyond(ts)]
+
+
+def _with_way_round(found: AtOneTime, stall: ExportStalled) -> ExportStalled:
+    """The error with what else a reader may do who did not name the time."""
+    is_strict = found.explanation.choice.is_strict
+    hint = f"{stall.hint}, or with isolation serializable" if is_strict else stall.hint
+    return ExportStalled(stall.message, hint=hint, **stall.details)
 
 
 def _nobody(_: Lagging) -> None:

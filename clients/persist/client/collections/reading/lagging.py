@@ -4,7 +4,7 @@ Source: collections: queries; catalog-semantics.md section 6.2.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from persist.client.shard.client import ShardClient
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import Id
 from persist.core.frontier import Antichain
+from persist.core.ids import ShardId
 from persist.dates import dated
 from persist.errors import PersistError
 
@@ -73,6 +74,14 @@ def fed(names: Names, item: Described, ts: int) -> tuple[Fed, ...]:
             needed.update(dict.fromkeys(below, time))
             waiting.extend((names.get(id), time) for id in below)
     return tuple(found.values())
+
+
+def needed(below: Iterable[Fed]) -> dict[ShardId, int]:
+    """The last time that is needed of each shard."""
+    wanted: dict[ShardId, int] = {}
+    for each in below:
+        wanted[each.shard] = max(each.time, wanted.get(each.shard, 0))
+    return wanted
 
 
 def shown_at(item: Described, ts: int) -> int:

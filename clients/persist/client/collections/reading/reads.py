@@ -3,7 +3,7 @@
 Source: collections: readers, queries.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from persist.client.collections.reading.choosing import AskedTime, AtOneTime, Re
 from persist.client.collections.reading.contents import Contents
 from persist.client.collections.reading.explaining import Explanation
 from persist.client.collections.reading.inputs import KEPT_UP, Held, Names, is_computed
+from persist.client.collections.reading.lagging import fed, needed
 from persist.client.collections.reading.subscribing import (
     Attending,
     Completing,
@@ -33,6 +34,7 @@ from persist.core.catalog.errors import UnknownObject
 from persist.core.catalog.values import Space
 from persist.core.data.predicate import PredicateLike
 from persist.core.data.schema import DIFF, TS, Schema
+from persist.core.ids import ShardId
 from persist.core.time.isolation import Isolation
 from persist.core.time.read_time import AsOf
 from persist.core.time.timeline import Timeline
@@ -177,7 +179,8 @@ class Reads:
         asked = self._asked(as_of, at_least, isolation, purpose="subscription")
         found = await self.readers.held(view, [root], asked, deadline)
         try:
-            return await self._subscribed(found, root, snapshot, progress, up_to, columns, deadline)
+            wanted = {} if up_to is None else needed(fed(view, root, up_to - 1))
+            return await self._subscribed(found, root, snapshot, progress, up_to, wanted, columns, deadline)
         except BaseException:
             await found.release()
             raise
@@ -189,6 +192,7 @@ class Reads:
         snapshot: bool,
         progress: bool,
         up_to: int | None,
+        wanted: Mapping[ShardId, int],
         columns: Sequence[str] | None,
         deadline: Deadline,
     ) -> Subscription:
@@ -216,6 +220,7 @@ class Reads:
             snapshot=snapshot,
             progress=progress,
             up_to=up_to,
+            unless_stalled=partial(self.readers.location.stalls.unless_stalled, wanted),
         )
 
     async def _followed(

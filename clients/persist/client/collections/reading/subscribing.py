@@ -159,6 +159,7 @@ class Subscription(Stays):
     at p may still come. To go on later read ``AS OF p - 1`` without the snapshot, which a cursor does by itself. It
     ends with the collection, and raises UnknownObject where that was dropped. An index that answered for it and was
     dropped is no end: the collection itself goes on from there, or NotReadable says that it does not reach back so far.
+    With ``up_to`` it raises ExportStalled once it is clear that its end does not come by itself; to go on is no error.
     Close it, or use it as a context manager: until then it holds the collection, from one step before the last Progress
     on.
     """
@@ -173,14 +174,18 @@ class Subscription(Stays):
         snapshot: bool,
         progress: bool,
         up_to: int | None,
+        unless_stalled: Callable[[Awaitable[Event]], Awaitable[Event]],
     ) -> None:
-        """``snapshot``: it begins with the contents. ``shown``: the columns of updates."""
+        """``snapshot``: it begins with the contents. ``shown``: the columns of updates. ``unless_stalled``: gives what
+        is waited for, or raises ExportStalled where ``up_to`` does not come by itself.
+        """
         self._followed = followed
         self._instead = instead
         self._explanation = explanation
         self._shown = shown
         self._progress = progress
         self._up_to = up_to
+        self._unless_stalled = unless_stalled
         self._frontier = Antichain.of(explanation.query_ts)
         self._snapshot = snapshot
         """No Progress has said yet that the contents were given."""
@@ -216,7 +221,7 @@ class Subscription(Stays):
     async def __anext__(self) -> Event:
         while not self._over:
             try:
-                event = await anext(self._followed.listen)
+                event = await self._unless_stalled(anext(self._followed.listen))
             except StopAsyncIteration:
                 # The step before found the end, and was interrupted while it looked what had ended.
                 event = Progress(upper=Antichain())
