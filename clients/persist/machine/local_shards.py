@@ -30,7 +30,6 @@ from persist.errors import (
     VersionMismatch,
 )
 from persist.machine.applier import Applier, standing
-from persist.machine.backlog import Backlog, BacklogFigures
 from persist.machine.cached import FREED_AT_ONCE, PATIENCE_SECONDS, ShardCache, part_with
 from persist.machine.compaction.owners import StandingOwners
 from persist.machine.follower import Follower
@@ -39,6 +38,7 @@ from persist.machine.intake import Intake
 from persist.machine.parts.place import PlaceOf
 from persist.machine.parts.written import NotingWritten, ReadingWritten, WrittenParts
 from persist.machine.shards import NotYet, ShardInfo, ShardMoved, SnapshotPlan
+from persist.machine.upkeep.backlog import Backlog, BacklogFigures
 from persist.machine.upkeep.finalizer import ShardFinalizer
 from persist.machine.upkeep.looks import Looks
 from persist.machine.upkeep.maintenance import Maintenance

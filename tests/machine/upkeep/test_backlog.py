@@ -6,9 +6,9 @@ from client.support import SCHEMA, Place, client_of, memory_place, table
 
 from persist import aio
 from persist.core.ids import ShardId
-from persist.machine.backlog import BacklogFigures
 from persist.machine.compaction.compactor import Compactor
 from persist.machine.local_shards import LocalShards
+from persist.machine.upkeep.backlog import BacklogFigures
 from persist.settings import Settings
 
 QUIET = Settings(compaction=False, poll_first_ms=5, poll_max_ms=50)
