@@ -128,7 +128,7 @@ def test_no_number_becomes_infinite_or_nothing() -> None:
 BARE = {
     "persist/core/data/values.py": "in the storage type of its own type, which has the same digits",
     "persist/core/data/update.py": "times and counts, which are integers",
-    "persist/core/data/predicate.py": "what is compared with the values of a column",
+    "persist/core/data/predicates/condition.py": "what is compared with the values of a column",
     "persist/wire/columnar/decode.py": "what Parquet has no seconds for",
     "persist/client/sql/following.py": "which columns may be null",
     "persist_ingest/sources/kafka/schemas/decoder.py": "which columns may be null",

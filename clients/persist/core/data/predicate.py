@@ -56,7 +56,7 @@ class Predicate:
         for condition in self.conditions:
             found.update({condition.column} if condition.column else ())
             found.update(columns_in(condition.value, schema) if condition.op == ARROW else ())
-            found.update(*(side.columns(schema) for side in condition.sides))
+            found.update(*(side.columns(schema) for side in _sides(condition)))
         return found
 
     def renamed(self, name: Callable[[str], str]) -> "Predicate":
@@ -71,7 +71,7 @@ class Predicate:
         """
         fields = {field.name: field for field in [*schema.key, *schema.val, *([TS] if times else [])]}
         for condition in self.conditions:
-            for side in condition.sides:
+            for side in _sides(condition):
                 side.check(schema, times=times)
             if condition.op == ARROW:
                 columns_in(condition.value, pa.schema(fields.values()))
@@ -94,8 +94,8 @@ class Predicate:
         stats = {item.name: item for item in part.stats}
         types = {field.name: field.type for field in [*schema.key, *schema.val]}
         return all(
-            any(side.may_match(part, schema) for side in condition.sides)
-            if condition.sides
+            any(side.may_match(part, schema) for side in _sides(condition))
+            if _sides(condition)
             else all(
                 _may_hold(each, stats[each.column], types[each.column], part.rows)
                 for each in _of_column(condition, types.get(condition.column))
@@ -115,8 +115,8 @@ class Predicate:
         first, alone = schema.key.field(0), len(schema.key) == 1
         found: list[KeyRange] = []
         for condition in self.conditions:
-            if condition.sides:
-                found += _hull([side.keys(schema) for side in condition.sides])
+            if _sides(condition):
+                found += _hull([side.keys(schema) for side in _sides(condition)])
             elif condition.column == first.name:
                 found += [_key_bounds(each, first.type, alone=alone) for each in _of_column(condition, first.type)]
         lower = max((keys.lower for keys in found if keys.lower is not None), default=None)
@@ -137,8 +137,8 @@ class Predicate:
         for condition in self.conditions:
             if condition.op == ARROW:
                 continue
-            if condition.sides:
-                holds = functools.reduce(pc.or_, [_all_or(side._mask(table), table) for side in condition.sides])
+            if _sides(condition):
+                holds = functools.reduce(pc.or_, [_all_or(side._mask(table), table) for side in _sides(condition)])
             elif condition.column not in table.schema.names:
                 names = table.schema.names
                 raise InvalidArgument("no such column", hint=f"the columns are {names}", column=condition.column)
@@ -195,8 +195,8 @@ def _condition(column: str, op: str, value: object = None, function: str = "") -
 
 
 def _renamed(condition: Condition, name: Callable[[str], str]) -> Condition:
-    if condition.sides:
-        return replace(condition, value=tuple(side.renamed(name) for side in condition.sides))
+    if _sides(condition):
+        return replace(condition, value=tuple(side.renamed(name) for side in _sides(condition)))
     if condition.op == ARROW:
         raise InvalidArgument(
             "an expression names columns as they are", hint="give a text", got=str(condition.value)[:80]
@@ -206,6 +206,11 @@ def _renamed(condition: Condition, name: Callable[[str], str]) -> Condition:
 
 def _all_or(mask: pa.BooleanArray | None, table: pa.Table) -> pa.BooleanArray:
     return pa.array(np.ones(table.num_rows, dtype=np.bool_)) if mask is None else mask
+
+
+def _sides(condition: Condition) -> tuple[Predicate, ...]:
+    """What ``or`` joins; nothing of a comparison."""
+    return tuple(side for side in condition.sides if isinstance(side, Predicate))
 
 
 def _hull(ranges: list[KeyRange | None]) -> list[KeyRange]:

@@ -5,7 +5,7 @@ import decimal
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -18,13 +18,19 @@ from persist.core.data.values import stored
 from persist.errors import InvalidArgument
 from persist.typed import AnyValue
 
-if TYPE_CHECKING:
-    from persist.core.data.predicate import Predicate
-
 Made = TypeVar("Made")
 
 OR: Final = "or"
 ARROW: Final = "arrow"
+
+
+class AllOf(Protocol):
+    """What ``or`` joins: conditions that all hold."""
+
+    @property
+    def conditions(self) -> "tuple[Condition, ...]":
+        """These."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Condition:
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def sides(self) -> "tuple[Predicate, ...]":
+    def sides(self) -> tuple[AllOf, ...]:
         """What ``or`` joins; nothing of a comparison."""
         return self.value if self.op == OR else ()
 
