@@ -132,9 +132,11 @@ _clients: Final[dict[tuple[Location, int], "persist.Client"]] = {}
 
 
 def _opened(location: Location, *, create: bool, patient: bool) -> "persist.Client":
+    # Whoever runs jobs and pipelines sets what holds in their processes, executors among them, by the environment.
+    settings = persist.Settings.from_env(os.environ)
     if location.endpoint is not None:
-        settings = persist.Settings(first_connection_ms=0) if patient else None
+        settings = replace(settings, first_connection_ms=0) if patient else settings
         return persist.connect(location.endpoint, blob=location.blob, settings=settings)
     if location.directory is not None:
-        return persist.embedded(location.directory, create=create)
-    return persist.embedded(blob=location.blob, consensus=location.consensus)
+        return persist.embedded(location.directory, create=create, settings=settings)
+    return persist.embedded(blob=location.blob, consensus=location.consensus, settings=settings)
