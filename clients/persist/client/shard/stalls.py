@@ -8,6 +8,7 @@ Source: catalog-semantics.md section 4.2; docs/sources.md, one table.
 
 import asyncio
 import contextlib
+import math
 import threading
 import weakref
 from collections import OrderedDict
@@ -150,8 +151,10 @@ class Stalls:
     async def _stalled(self, wanted: Mapping[ShardId, int]) -> ExportStalled:
         """Why one of these is not going to be complete at its time; returns once that is so.
 
-        The first look is one of now, and each further one any reader's of the time since the one before.
+        The first look is one of now, and each further one any reader's that is newer than the one before.
         """
+        from persist.core.source.standing import RECORDS
+
         runtime = self._location.runtime
         since = runtime.monotonic()
         while True:
@@ -163,7 +166,7 @@ class Stalls:
                 if error is not None:
                     return error
             await runtime.sleep(LOOK_SECONDS)
-            since = runtime.monotonic() - LOOK_SECONDS
+            since = math.nextafter(self._looking.get(RECORDS, (since, None))[0], math.inf)
 
     async def _now(self, shard: ShardId, time: int, since: float) -> ExportStalled | None:
         """Why a shard is not going to be complete at a time, by looks that began at ``since`` or later."""

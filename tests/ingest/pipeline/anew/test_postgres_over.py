@@ -209,7 +209,6 @@ def test_what_is_done_about_altered_tables_may_be_decided_later_by_a_running_pip
     ("options", "says"),
     [
         ({"onAltered": "ignore"}, "stall, resnapshot"),
-        ({"dsn": "host=elsewhere"}, "created with"),
         ({"onAlterd": "stall"}, "did you mean onAltered"),
         ({}, "no option"),
     ],

@@ -551,19 +551,21 @@ def test_of_changes_that_are_durable_in_part_the_rest_is_filled_from_what_is_hel
 
 
 def test_files_that_nobody_has_used_for_long_go(export: Export, place: Path) -> None:
-    for name in ("old", "fresh"):
+    old, fresh, foreign = f"{'0' * 32}.0", f"{'f' * 32}.named.1", "a user's own"
+    for name in (old, fresh, foreign):
         (place / name).mkdir(parents=True, mode=0o700)
         (place / name / "lock").touch()
     place.chmod(0o700)
-    os.utime(place / "old" / "lock", (0, 0))
+    for name in (old, foreign):
+        os.utime(place / name / "lock", (0, 0))
     export.step([("a", 1, 3, True)], 4)
-    assert not (place / "old").exists()
-    assert (place / "fresh").exists()
+    assert not (place / old).exists()
+    assert (place / fresh).exists()
     kept.forget(export.contents)
-    assert len(list(place.iterdir())) == 2, "what is at work is not removed"
+    assert len(list(place.iterdir())) == 3, "what is at work is not removed"
     let_go(export.contents)
     kept.forget(export.contents)
-    assert [each.name for each in place.iterdir()] == ["fresh"]
+    assert {each.name for each in place.iterdir()} == {fresh, foreign}
 
 
 def test_folders_that_others_write_into_are_refused(export: Export, place: Path) -> None:

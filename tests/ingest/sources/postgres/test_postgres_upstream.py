@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from persist import LocationError
+from persist import Determinate, LocationError
 from persist.sources import Lsn, SourceFrontier, SourceKind, UpstreamLost, UpstreamReplaced
 from persist.testing import servers
 from persist_ingest.sources.port import Changes, HeldUp, SchemaGrew, SourceFailure, TableAltered
@@ -354,7 +354,11 @@ def test_a_restarted_server_goes_on() -> None:
         after = reader.probe()
         assert isinstance(after.high[0], Lsn)
         assert after.high[0].position >= before.high[0].position  # type: ignore[attr-defined] # a log's are Lsn
-        assert list(task.read()) == events
+        # What was planned with the run of the server before is planned again with this one.
+        with pytest.raises(Determinate, match="started anew"):
+            list(task.read())
+        (again,) = reader.plan(beginning.bound, SourceFrontier.of(SourceKind.LSN, before.high), 1)
+        assert list(again.read()) == events
         reader.close()
 
 
