@@ -17,7 +17,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tpcb_report.TpcbOutcome
 def test_the_books_balance_at_every_time(outcome: tpcb_report.TpcbOutcome) -> None:
     assert outcome.agrees
     looks = outcome.watching.looks
-    assert len({look.transactions for look in looks}) > 3, "the bank did not work while it was looked at"
+    assert len({look.transactions for look in looks}) > 2, "the bank did not work while it was looked at"
     assert outcome.killed_at
     assert outcome.history_rows == outcome.transactions > 0
     assert len(set(outcome.spark_sums.values())) == 1
