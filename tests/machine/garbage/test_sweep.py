@@ -119,8 +119,8 @@ async def slow_append(writer: WriteHandle, time: int, uploaded: asyncio.Event, g
     """An append whose process stands still between its last upload and its commit."""
     build = writer._build
 
-    async def stalled(*args: object) -> tuple[Deadline, BatchBuilder, object]:
-        result = await build(*args)  # type: ignore[arg-type]  # passed on as they come
+    async def stalled(*args: Any, **named: Any) -> tuple[Deadline, BatchBuilder, object]:
+        result = await build(*args, **named)
         uploaded.set()
         await go_on.wait()
         return result

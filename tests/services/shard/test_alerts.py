@@ -1,13 +1,15 @@
 """What servers of shards export of stores, background work and compaction that is behind, and alerts on it."""
 
 import asyncio
+import dataclasses
 import re
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
-from client.support import SCHEMA, table
+from client.support import SCHEMA, SMALL, client_of, memory_place, table
 from ingest.alert_rules import check_expression, check_texts, expressions, rules
 from services.process import serve_process
 from services.proxy import free_endpoint
@@ -15,6 +17,7 @@ from services.support import new_shard
 
 import persist
 from persist import aio
+from persist.machine.compaction.compactor import Compactor
 from persist.retry.tasks import Tasks
 from persist_host import Telemetry
 
@@ -59,6 +62,20 @@ async def full_shard(directory: Path) -> str:
         return await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{side}/metrics").read().decode())
 
 
+async def taken_back() -> str:
+    """The metrics of a compaction of a row that was taken back without having come."""
+    telemetry = Telemetry(service="test")
+    settings = dataclasses.replace(SMALL, compaction=False, inline_part_bytes_max=0)
+    async with client_of(memory_place(), settings=settings) as client:
+        writer = await client.open_writer(new_shard(), schema=SCHEMA)
+        for time, diff in enumerate((-1, 1)):
+            await writer.append(table([(time, "row", time, diff)]), time + 1)
+        shards: Any = client._location.shards
+        compactor = Compactor(shards, shards, counts=telemetry)
+        assert await compactor.compact(writer.shard, compactor.new_owner(), whole=True)
+    return telemetry.prometheus()
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of each metric, of servers to which this happened."""
@@ -72,7 +89,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         'persist_appends_limit{limit="shard_batches_max"} 3',
     ):
         assert f"\n{shown}\n" in text
-    return labels_of(text + asyncio.run(failed_work()))
+    return labels_of(text + asyncio.run(failed_work()) + asyncio.run(taken_back()))
 
 
 def test_there_are_rules() -> None:
