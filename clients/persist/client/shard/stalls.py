@@ -165,8 +165,9 @@ class Stalls:
                     error = await self._now(shard, time, since)
                 if error is not None:
                     return error
-            await runtime.sleep(LOOK_SECONDS)
+            # Before the pause: what others look at during it is news to this one.
             since = math.nextafter(self._looking.get(RECORDS, (since, None))[0], math.inf)
+            await runtime.sleep(LOOK_SECONDS)
 
     async def _now(self, shard: ShardId, time: int, since: float) -> ExportStalled | None:
         """Why a shard is not going to be complete at a time, by looks that began at ``since`` or later."""
