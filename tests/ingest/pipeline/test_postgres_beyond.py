@@ -235,7 +235,7 @@ def test_many_reads_that_wait_look_together_and_take_records_apart_once(
 
     read()
     read()
-    # One each at first, which may be together, and one of all in each round, of which there are fewer: by each some 500.
+    # One each at first, which may be together, and one of all in each round: if each looked for itself, some 500.
     rounds = 2 * (4.0 / 0.2 + 20)
     assert 0 < looks.count(str(RECORDS)) <= rounds
     assert len(parsed) == 1
