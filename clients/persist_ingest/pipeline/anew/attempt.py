@@ -184,13 +184,18 @@ class Attempt:
         if not isinstance(anew, OnServer):
             return
         try:
-            bound, end = self._minter.bindings(self._source.remap_source).frontier.bound(0) or 0, anew.run().end
+            bound, end = self._bound_now(), anew.run().end
             if end < bound and running(self._source):
                 raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(end), bound=Lsn(bound))
             self._losses.admission.admit(self._source, anew, decided=True)
         except LOST as error:
             self._losses.keep_in_mind(self._source, self.kind, anew, error, self._discard)
             raise
+
+    def _bound_now(self) -> int:
+        # SUBTLE: by a minter of its own, which ends with the look: from its first look on one keeps all bindings.
+        with contextlib.closing(self._client.minter("")) as looking:
+            return looking.bindings(self._source.remap_source).frontier.bound(0) or 0
 
     def _discard(self, ended: Trouble) -> None:
         discard_ended(self.here, ended, self.pace.state_dir)
