@@ -132,7 +132,7 @@ _clients: Final[dict[tuple[Location, int], "persist.Client"]] = {}
 
 
 def _opened(location: Location, *, create: bool, patient: bool) -> "persist.Client":
-    # Whoever runs jobs and pipelines sets what holds in their processes, executors among them, by the environment.
+    # Jobs, their executors among them, and pipelines are set by the environment of their processes.
     settings = persist.Settings.from_env(os.environ)
     if location.endpoint is not None:
         settings = replace(settings, first_connection_ms=0) if patient else settings
