@@ -29,6 +29,19 @@ def uploads(client: aio.Client) -> list[str]:
     return keys
 
 
+def looks(client: aio.Client) -> list[ShardId]:
+    """Shards that the client opens from now on, as it does: to see whether they take rows."""
+    right, asked = client.location.shards.open, list[ShardId]()
+
+    async def counted(shard: ShardId, **kwargs: Any) -> Any:
+        found = await right(shard, **kwargs)
+        asked.append(shard)
+        return found
+
+    put(client.location.shards, "open", counted)
+    return asked
+
+
 async def filled(client: aio.Client, shard: ShardId, batches: int = 3) -> persist.aio.WriteHandle:
     writer = await client.open_writer(shard, schema=SCHEMA)
     for time in range(batches + 1):
@@ -78,9 +91,10 @@ async def test_a_writer_waits_for_room_before_it_uploads_and_is_then_taken(acces
         writer = await filled(client, shard)
         with pytest.raises(persist.Overloaded):
             await writer.append_at_upper(table([(4, "row", 0, 1)]), timeout=0.5)
-        keys = uploads(client)
+        keys, asked = uploads(client), looks(client)
         waiting = asyncio.create_task(writer.append_at_upper(table([(4, "row", 0, 1)])))
-        await asyncio.sleep(0.3)
+        while not asked:
+            await asyncio.sleep(0.01)
         assert keys == []
         compactor = Compactor(client.location.shards, client.location)
         assert await compactor.compact(shard, compactor.new_owner(), whole=True)

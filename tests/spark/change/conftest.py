@@ -7,6 +7,7 @@ from spark.change.models import Row, Rows, rows_of
 
 import persist
 from pyspark_persist import PersistTable
+from pyspark_persist.change import running
 from pyspark_persist.change import source as sources
 
 COLUMNS = "id long, name string, n long"
@@ -53,6 +54,19 @@ class Held:
         """All that a refused change must leave as it was."""
         state = self.client.inspect(self.shard)
         return {name: state[name] for name in ("since", "upper", "rows", "spine", "schemas", "transactions")}
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How Spark carries out each change from now on."""
+    made, tasks = list[str](), running._tasks
+
+    def planned(write: Any, change: Any) -> Any:
+        made.append(str(change.frame._jdf.queryExecution().executedPlan().toString()))
+        return tasks(write, change)
+
+    monkeypatch.setattr(running, "_tasks", planned)
+    return made
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from spark.change.models import Row, changed, merged, rows_of
 
 from persist import InvalidArgument
 from pyspark_persist.change import merge as merges
-from pyspark_persist.change import running
 from pyspark_persist.change import source as sources
 
 
@@ -127,17 +126,9 @@ def test_merge_of_nothing_and_into_nothing(held: Held) -> None:
 
 @pytest.mark.parametrize("small", [True, False])
 def test_table_that_is_joined_is_never_sent_whole_to_every_process(
-    held: Held, monkeypatch: pytest.MonkeyPatch, small: bool
+    held: Held, monkeypatch: pytest.MonkeyPatch, plans: list[str], small: bool
 ) -> None:
     """Spark knows nothing of its size: it broadcast five million rows, and ended for want of memory."""
-    plans: list[str] = []
-    tasks = running._tasks
-
-    def planned(write: Any, made: Any) -> Any:
-        plans.append(str(made.frame._jdf.queryExecution().executedPlan().toString()))
-        return tasks(write, made)
-
-    monkeypatch.setattr(running, "_tasks", planned)
     monkeypatch.setattr(merges, "TABLE_BYTES", 0)
     monkeypatch.setattr(sources, "SMALL_BYTES", 1 << 63 if small else 0)
     held.put((1, "a", 1), (2, "b", 2), (3, "b", 3), at=3)

@@ -9,7 +9,7 @@ from spark.change.conftest import Held
 from spark.change.models import rows_of
 
 import persist
-from pyspark_persist.change import choosing, running
+from pyspark_persist.change import choosing
 from pyspark_persist.change import merge as merges
 from pyspark_persist.change import source as sources
 from pyspark_persist.change.source import ChangeSource
@@ -60,17 +60,9 @@ def test_source_that_is_larger_than_spark_thinks_stays_with_executors(spark: Any
 @pytest.mark.parametrize("on", ["id", "n"])
 @pytest.mark.usefixtures("small")
 def test_merge_of_a_source_larger_than_spark_thinks(
-    spark: Any, held: Held, monkeypatch: pytest.MonkeyPatch, form: str, on: str
+    spark: Any, held: Held, monkeypatch: pytest.MonkeyPatch, plans: list[str], form: str, on: str
 ) -> None:
     """By the key, and by another column, where it is neither sent to the tasks nor to every process."""
-    plans: list[str] = []
-    tasks = running._tasks
-
-    def planned(write: Any, made: Any) -> Any:
-        plans.append(str(made.frame._jdf.queryExecution().executedPlan().toString()))
-        return tasks(write, made)
-
-    monkeypatch.setattr(running, "_tasks", planned)
     monkeypatch.setattr(merges, "TABLE_BYTES", 0)
     held.put((5, "a", 17), (-6, "b", -8), at=3)
     frame = _large(spark, form)

@@ -226,12 +226,22 @@ async def test_subscriber_that_pauses_holds_no_garbage_back_and_goes_on_without_
 async def test_reader_that_does_nothing_commits_nothing_where_little_happens(place: Place, monkeypatch):
     monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(lease, "LOOK_SECONDS_MAX", 0.01)
+    looks, look = list[bool](), lease.Lease._is_far_behind
+
+    async def looked(self: lease.Lease) -> bool:
+        looks.append(await look(self))
+        return looks[-1]
+
+    monkeypatch.setattr(lease.Lease, "_is_far_behind", looked)
     async with client_of(place, settings=OFTEN) as client:
         writer = await client.open_writer(ShardId.new(), schema=SCHEMA)
         reader = await client.open_reader(writer.shard)
         registered = (await held(client, reader))["seqno"]
         await append(writer, 0, 5 * EVERY)
-        await asyncio.sleep(0.1)
+        looks.clear()
+        while len(looks) < 3:
+            await asyncio.sleep(0.01)
+        assert not any(looks)
         assert (await held(client, reader))["seqno"] == registered
 
 

@@ -51,19 +51,19 @@ def before_piece(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[]
     monkeypatch.setattr(attempt, "PAUSE_SECONDS", 0.0)
 
 
-def lose_history(shop: Upstream) -> None:
-    """What pieces read of before, and what is not there any more afterwards."""
+def read_what_will_be_lost(here: Location, shop: Upstream) -> None:
+    """A source that reads on after the files of its server were copied, which has less once they are put back."""
+    begun(here, shop.dsn)
+    shop.kept()
     shop.run("UPDATE items SET name = 'lost' WHERE id <= 40", "INSERT INTO items VALUES (0, 'lost')")
     shop.grow(1000)
+    stepped(here)
 
 
 def test_a_snapshot_in_pieces_ends_where_a_pipeline_saw_that_files_were_put_back(
     here: Location, shop: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun(here, shop.dsn)
-    shop.kept()
-    lose_history(shop)
-    stepped(here)
+    read_what_will_be_lost(here, shop)
 
     def put_back() -> None:
         shop.put_back()
@@ -88,10 +88,7 @@ def test_a_snapshot_in_pieces_ends_that_sees_itself_that_files_were_put_back(
     here: Location, shop: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No pipeline looks before the log is past all that was read: what the snapshot saw is kept in mind for them."""
-    begun(here, shop.dsn)
-    shop.kept()
-    lose_history(shop)
-    stepped(here)
+    read_what_will_be_lost(here, shop)
     before_piece(monkeypatch, 3, shop.put_back)
     with pytest.raises(UpstreamRegressed):
         resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
@@ -110,10 +107,7 @@ def test_a_snapshot_in_pieces_that_waits_for_the_log_begins_anew_once_files_were
     here: Location, shop: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of the tables runs then, so that it may be read from a server that has less than was bound."""
-    begun(here, shop.dsn)
-    shop.kept()
-    lose_history(shop)
-    stepped(here)
+    read_what_will_be_lost(here, shop)
     high, seen = again.TableAnew.high, list[str]()
 
     def grown(self: again.TableAnew) -> Any:
