@@ -369,7 +369,7 @@ class Pipeline:
         if not least.less_than(trace.upper):
             return Step(upper=trace.upper, frontier=trace.frontier)
         upper, end, tasks = self._reach(reader, trace, least, begin)
-        done = self._read(trace, upper, tasks) if tasks else []
+        done = self._read(Reclocker.between(trace, begin, end), upper, tasks) if tasks else []
         appended = overtaken = 0
         behind = [name for name, durable in self._uppers.items() if durable.less_than(upper)]
         for was_first in together(lambda name: self._append(name, done, upper), behind):
@@ -404,7 +404,7 @@ class Pipeline:
             tasks = reader.plan(begin, end, self._runner.tasks)
         return upper, end, tasks
 
-    def _read(self, trace: RemapTrace, upper: Antichain, tasks: Sequence[ReadTask]) -> list[Done]:
+    def _read(self, reclocker: Reclocker, upper: Antichain, tasks: Sequence[ReadTask]) -> list[Done]:
         exports = {
             name: ExportPlan(
                 spec=self._specs.of(name, writer),
@@ -416,7 +416,6 @@ class Pipeline:
             )
             for name, writer in self._writers.items()
         }
-        reclocker = Reclocker.of(trace)
         return self._runner.run([Work(task=task, reclocker=reclocker, exports=exports) for task in tasks], self._report)
 
     def _append(self, name: str, done: Sequence[Done], upper: Antichain) -> bool:

@@ -74,6 +74,15 @@ class Reclocker:
         ends = np.array([OFFSET_MAX if each.is_closed else 0 for each in frontiers], np.uint64)
         return Reclocker(trace.kind, times, columns, ends if partitions is None else None)
 
+    @staticmethod
+    def between(trace: RemapTrace, begin: SourceFrontier, end: SourceFrontier) -> "Reclocker":
+        """The bindings of what lies between two frontiers: of the partitions that moved, however many others there are.
+
+        Raises InvalidArgument where the frontiers are not of the trace's kind.
+        """
+        moved = None if begin.is_closed or end.is_closed else end.moved_since(begin)
+        return Reclocker.of(trace, moved)
+
     def reclock(
         self, offsets: Numbers, codes: Numbers | None = None, names: Sequence[Partition] | None = None
     ) -> U64Array:

@@ -169,6 +169,11 @@ class SourceFrontier:
             return other.is_closed
         return all(bound <= theirs.get(key, 0) for key, bound in zip(self.keys, self.bounds, strict=True))
 
+    def moved_since(self, other: "SourceFrontier") -> list[AnyKey]:
+        """The partitions, in order, of which something lies between ``other`` and this frontier; neither is closed."""
+        theirs = self._against(other)
+        return [key for key, bound in zip(self.keys, self.bounds, strict=True) if theirs.get(key, 0) < bound]
+
     def join(self, other: "SourceFrontier") -> "SourceFrontier":
         """The least frontier at or beyond both. Joining ``at`` a new partition splits the range it lies in.
 

@@ -152,6 +152,22 @@ def test_whole_columns_get_the_times_that_single_messages_get(log, data):
 
 
 @LAW
+@given(LOGS)
+def test_what_lies_between_two_frontiers_gets_the_same_times_from_its_own_bindings(log):
+    trace = log.trace
+    if not trace.is_initialized:
+        return
+    begin, end = trace.bindings[0].frontier, trace.frontier
+    own, whole = Reclocker.between(trace, begin, end), Reclocker.of(trace)
+    for time in messages(trace.kind):
+        if begin.less_equal_time(time) and end.beyond(time):
+            key, offset = place(trace.kind, time)
+            codes = None if trace.kind is SourceKind.LSN else np.array([KEYS[trace.kind].index(key)])
+            given = np.array([offset], np.uint64), codes, KEYS[trace.kind]
+            assert own.reclock(*given).tolist() == whole.reclock(*given).tolist()
+
+
+@LAW
 @given(LOGS, st.data())
 def test_whole_columns_refuse_what_single_messages_are_refused(log, data):
     kind = log.trace.kind

@@ -197,6 +197,23 @@ def test_a_reclocker_of_some_partitions_refuses_others():
         Reclocker.of(trace).reclock(np.array([0]), np.array([7]))
 
 
+def test_a_reclocker_between_two_frontiers_knows_what_moved_and_nothing_else():
+    """A step of a source of 50,000 files that has one new one names, and sends to its tasks, that one."""
+    many = SourceFrontier.at(FILES, {f"{each:05}": OFFSET_MAX for each in range(1_000)})
+    more = many.join(SourceFrontier.at(FILES, {"new": 7, "00500": OFFSET_MAX}))
+    minimum = SourceFrontier.minimum(FILES)
+    trace = RemapTrace(kind=FILES).extended(
+        [*changes(None, minimum, 0), *changes(minimum, many, 4), *changes(many, more, 6)], Antichain.of(7)
+    )
+    assert list(Reclocker.between(trace, many, more).bounds) == ["new"]
+    assert Reclocker.between(trace, many, more).reclock(np.array([6]), np.array([0]), ["new"]).tolist() == [6]
+    assert len(Reclocker.between(trace, minimum, more).bounds) == 1_001
+    assert not Reclocker.between(trace, more, more).bounds
+    closed = trace.extended(changes(more, SourceFrontier.closed(FILES), 7), Antichain.of(8))
+    after = Reclocker.between(closed, more, SourceFrontier.closed(FILES))
+    assert after.reclock(np.array([7, 0]), np.array([0, 1]), ["new", "unknown"]).tolist() == [7, 7]
+
+
 GOLDEN = [
     (LSN, Lsn(0x1_0000_00AB), (1, "i", "lsn", None, None, None, 0x1_0000_00AB)),
     (PARTITIONS, Point(17, 5), (1, "i", "partitions", "17", None, None, 5)),
