@@ -39,6 +39,8 @@ LARGE_BYTES: Final = 64 << 20
 """Encoded bytes from which on it matters how often they are written again."""
 TIER: Final = 8
 """Large batches of one tier are less than so many times as large as each other."""
+BATCHES_WEIGHED_MAX: Final = 4_096
+"""So many of a spine batch are compared by size in one claim: a claim holds the loop, however many there are."""
 ASIDE_MAX: Final = 48
 """So many batches can a claimant leave alone. Servers that know nothing of them take no more than 64 unknown fields."""
 _JOINS: Final = "_joins"
@@ -243,10 +245,11 @@ def mergeable(
     """The first adjacent batches that can become one: as many as one message and one commit can describe.
 
     Small ones side by side, if they are several, before the large ones among them: a backlog of many claims is written
-    once a tier of sizes, not once a claim. Empty: each two of them are too large together. What is merged in steps is
+    once a tier of sizes, not once a claim. Of very many, those of a first stretch are compared: what it became is large
+    beside what follows, and the next claim goes on with that. Empty: each two of them are too large together. What is merged in steps is
     none of them, nor what is set ``aside``.
     """
-    for row in _smaller(batches):
+    for row in _smaller(batches[:BATCHES_WEIGHED_MAX]):
         if len(found := _fitting(row, bounds, aside)) >= INPUTS_MIN:
             return found
     return _fitting(batches, bounds, aside)

@@ -7,7 +7,7 @@ import pytest
 
 from persist.core.frontier import MINIMUM, Antichain, Description
 from persist.core.shard.batch import HollowBatch, Part, Run
-from persist.core.shard.compaction import bounds_of, found, merged, most_worth, prepared
+from persist.core.shard.compaction import BATCHES_WEIGHED_MAX, bounds_of, found, merged, most_worth, prepared
 from persist.core.shard.trace import Trace, push
 
 MEBI = 1 << 20
@@ -73,3 +73,22 @@ def test_batches_of_all_sizes_are_written_once_a_tier(seed: int):
     entropy = random.Random(seed)
     sizes = [int(2 ** entropy.uniform(10, 33)) for _ in range(600)]
     assert bytes_merged(sizes) <= 2 * sum(sizes)
+
+
+def test_a_claim_looks_at_no_more_than_a_stretch_of_very_many_batches():
+    """At 100,000 batches the sizes of all of them held the loop for 130 ms."""
+    trace = Trace()
+    for time in range(3 * BATCHES_WEIGHED_MAX):
+        trace = push(trace, batch(time, time, time + 1, MEBI))
+    chosen = most_worth(trace, 0, 1, BOUNDS)
+    assert chosen is not None and len(chosen.batches) > BATCHES_WEIGHED_MAX
+    done = prepared(trace, chosen, BOUNDS)
+    assert done is not None and len(done[2].batches) == CLAIM_PARTS
+    weighed = [each for each in chosen.batches if "encoded_bytes" in each.__dict__]
+    assert len(weighed) == BATCHES_WEIGHED_MAX
+
+
+def test_a_backlog_longer_than_a_stretch_is_written_as_often_as_a_short_one(monkeypatch):
+    monkeypatch.setattr("persist.core.shard.compaction.BATCHES_WEIGHED_MAX", 500)
+    assert bytes_merged([8 * MEBI] * 4_000) <= 3.5 * 4_000 * 8 * MEBI
+    assert bytes_merged([300 * MEBI] * 2_000) <= 3.5 * 2_000 * 300 * MEBI
