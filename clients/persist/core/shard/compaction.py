@@ -246,8 +246,8 @@ def mergeable(
 
     Small ones side by side, if they are several, before the large ones among them: a backlog of many claims is written
     once a tier of sizes, not once a claim. Of very many, those of a first stretch are compared: what it became is large
-    beside what follows, and the next claim goes on with that. Empty: each two of them are too large together. What is merged in steps is
-    none of them, nor what is set ``aside``.
+    beside what follows, and the next claim goes on with that. Empty: each two of them are too large together. What is
+    merged in steps is none of them, nor what is set ``aside``.
     """
     for row in _smaller(batches[:BATCHES_WEIGHED_MAX]):
         if len(found := _fitting(row, bounds, aside)) >= INPUTS_MIN:
