@@ -30,7 +30,7 @@ from persist.storage.open import open_blob, open_consensus
 from persist.storage.ports import Blob, Consensus
 from persist.wire.checksum import crc32c
 from persist.wire.shard.state import encode_diff, encode_rollup
-from persist_host.process import GARBAGE_AFTER, SWITCH_SECONDS
+from persist_host.process import GARBAGE_AFTER, SWITCH_SECONDS, looked_through
 
 SHARDS = pick(100, 1_000)
 BATCHES = pick(2_000, 20_000)
@@ -108,8 +108,11 @@ def as_in_a_server() -> Iterator[None]:
     """Threads give way to the loop as they do there, and states are not looked through for cycles again and again."""
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.set_threshold(*GARBAGE_AFTER)
+    gc.set_threshold(GARBAGE_AFTER)
+    gc.callbacks.append(looked_through)
     yield
+    gc.callbacks.remove(looked_through)
+    gc.unfreeze()
     gc.set_threshold(*thresholds)
     sys.setswitchinterval(interval)
 
