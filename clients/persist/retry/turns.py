@@ -55,7 +55,7 @@ class Turns:
         self._passed, self._busy = 0, False
         while self._waiting and self._passed < AT_ONCE:
             waiting = self._waiting.popleft()
-            # One that was cancelled meanwhile takes nobody's place.
+            # One that was cancelled meanwhile takes no place.
             if not waiting.done():
                 waiting.set_result(None)
                 self._pass()
