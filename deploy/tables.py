@@ -14,10 +14,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from persist import errors, settings
 from persist.core.catalog import errors as _catalog_refusals  # noqa: F401  # its errors are rows, too
 from persist.core.time import errors as _time_errors  # noqa: F401  # its errors are rows, too
+from persist.settings import COMPACTION_MESSAGE_BYTES
 from persist_host.guard import bounds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,10 +44,16 @@ def setting_rows() -> Iterator[str]:
         yield f"| `PERSIST_{field.name.upper()}` | {default} | {meanings.get(field.name, '').replace('``', '`')} |"
 
 
+DERIVED: Final = {
+    "connection_message_bytes": f"`PERSIST_MAX_MESSAGE_BYTES`, and {COMPACTION_MESSAGE_BYTES:,} in any case"
+}
+"""Bounds that follow from a setting."""
+
+
 def bound_rows(table: Mapping[str, int | str]) -> Iterator[str]:
     """A row for everything that has a bound: a number, or the setting that says it."""
     for name, bound in table.items():
-        told = f"{bound:,}" if isinstance(bound, int) else f"`PERSIST_{bound.upper()}`"
+        told = f"{bound:,}" if isinstance(bound, int) else DERIVED.get(bound) or f"`PERSIST_{bound.upper()}`"
         yield f"| `{name}` | {told} |"
 
 

@@ -32,6 +32,9 @@ MAY_BE_ZERO: Final = frozenset(
 processor is never idle."""
 MOST: Final = {"max_message_bytes": (1 << 30) - 1}
 """gRPC's own limit, of which clients take twice as much."""
+COMPACTION_MESSAGE_BYTES: Final = 4 << 20
+"""What a compaction claims, and what it hands back, passes in messages of this size whatever is set: it is bounded so
+that it fits, and what did not pass would be claimed, and merged, again and again."""
 PREFIX: Final = "PERSIST_"
 OPTIONS: Final = frozenset(
     {
@@ -131,7 +134,7 @@ class Settings:
     lane_fold_max: int = 256
     """Commands folded into one commit."""
     max_message_bytes: int = 4 << 20
-    """Largest gRPC message."""
+    """Largest gRPC request. What compactions claim and hand back may take 4 MiB in any case."""
     parts_per_append_max: int = 10_000
     """Parts one append may name. Their descriptions fit one message and one value of Consensus besides: over gRPC about
     1,400 parts of 128 MiB in 64 blocks, embedded about 2,500; those of 8 MiB five times as many. More is refused with
@@ -173,6 +176,11 @@ class Settings:
         for field in dataclasses.fields(self):
             if isinstance(field.default, int) and not isinstance(field.default, bool):
                 _check_number(field.name, getattr(self, field.name))
+
+    @property
+    def connection_message_bytes(self) -> int:
+        """The largest message of any kind that a connection takes."""
+        return max(self.max_message_bytes, COMPACTION_MESSAGE_BYTES)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], *, unknown: Callable[[str, str], None] | None = None) -> Self:

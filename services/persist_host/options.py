@@ -16,8 +16,8 @@ def server_options(settings: Settings) -> list[tuple[str, int]]:
     return [
         # A second process on the same port must fail, not share it silently with an older release.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_receive_message_length", settings.connection_message_bytes),
+        ("grpc.max_send_message_length", settings.connection_message_bytes),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
         # By default some calls are ended as CANCELLED from 1,000 waiting on, and all from 3,000: a caller cannot

@@ -13,6 +13,7 @@ from persist.core.shard.commands import DowngradeSince, ExpireReader, HeartbeatR
 from persist.errors import LocationError
 from persist.machine.local_shards import LocalShards
 from persist.machine.shards import ShardMoved
+from persist.retry.turns import AT_ONCE
 from persist.runtime import system
 from persist.storage.metered import Meter, MeteredConsensus
 
@@ -179,3 +180,48 @@ async def test_each_of_those_that_shared_a_failure_has_an_error_of_its_own():
     failures = await asyncio.gather(*(shards.open(shard, timeout=1) for _ in range(10)), return_exceptions=True)
     assert all(isinstance(failure, LocationError) for failure in failures), failures
     assert len(set(map(id, failures))) == 10
+
+
+class Most:
+    """The most changes that a crowd was given in one turn of the loop."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        self._watchers = watchers
+        self._count = 0
+        self._task = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            before = self._watchers.messages
+            await asyncio.sleep(0)
+            self._count = max(self._count, self._watchers.messages - before)
+
+    async def end(self) -> int:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        return self._count
+
+
+@pytest.mark.parametrize("news", ["first", "upper", "since"])
+async def test_a_crowd_is_given_its_news_a_few_at_a_time(news: str):
+    shards, shard = machine(*memory_stores()), new_shard()
+    await shards.open(shard, timeout=5)
+    await shards.apply(shard, RegisterLeasedReader(reader_id=reader(1)), timeout=30)
+    await shards.apply(shard, empty_append(0, 10), timeout=5)
+    watchers = Watchers(shards, shard, CROWD)
+    most = Most(watchers)
+    await watchers.until_each()
+    if news != "first":
+        await most.end()
+        most = Most(watchers)
+    if news == "upper":
+        await shards.apply(shard, empty_append(10, 11), timeout=5)
+        await watchers.until_each(upper=Antichain.of(11))
+    if news == "since":
+        await shards.apply(shard, DowngradeSince(reader_id=reader(1), since=Antichain.of(5)), timeout=30)
+        await watchers.until_each(since=Antichain.of(5))
+    # The look may come amid two turns.
+    assert 0 < await most.end() <= 2 * AT_ONCE
+    await watchers.end()
+    await shards.close()

@@ -33,6 +33,7 @@ from persist.machine.versions import Version, Versions
 from persist.retry.attempts import Attempts, unsure
 from persist.retry.counts import UNCOUNTED, Counts
 from persist.retry.deadline import Deadline
+from persist.retry.turns import Turns
 from persist.retry.weakly import weakly
 from persist.runtime import Runtime
 from persist.settings import Settings
@@ -105,6 +106,8 @@ class Applier:
         self._histories = 0
         """How many histories of the shard this process has known, one after the other."""
         self._moved = asyncio.Event()
+        self.turns = Turns()
+        """Of those who wait for news, or ask for it, in a crowd."""
         # Who asks again would load all of it again: a large state would never be there.
         # SUBTLE: by weak references, as are calls after commits. What is forgotten of a shard must go at once: servers
         # look for cycles next to never.
@@ -157,9 +160,11 @@ class Applier:
 
     async def moved_past(self, state: State) -> None:
         """Return once this process knows a state of other frontiers or schemas, of another history, or without a
-        reader of this one."""
+        reader of this one. Of a crowd a few at a time."""
         while self._version is None or not _stirs(self._version.state, state):
             await self._moved.wait()
+        # Also where it has moved already: all that the last change was sent to come back together.
+        await self.turns.turn()
 
     async def commit(self, commands: Sequence[AnyCommand], deadline: Deadline) -> list[AnyOutcome]:
         """Apply the commands in order with one commit. Each result is an outcome, or a PersistError for that command.

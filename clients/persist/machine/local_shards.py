@@ -240,7 +240,7 @@ class LocalShards:
         """The batches to read at ``as_of``. One Consensus read, then waits for the upper to pass ``as_of``."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
-        state = await known.applier.refresh(deadline)
+        state = await _looked(known, deadline)
         async with known.follower.following():
             while True:
                 _check_readable(state, as_of, reader_id)
@@ -254,7 +254,7 @@ class LocalShards:
         """What lies beyond ``frontier``, waiting for it at most ``timeout``. One Consensus read."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
-        state = await known.applier.refresh(deadline)
+        state = await _looked(known, deadline)
         async with known.follower.following():
             while state.upper.less_equal(frontier) and not state.upper.is_empty:
                 if not await known.follower.moved_past(state, deadline):
@@ -266,7 +266,7 @@ class LocalShards:
         """Every change from ``frontier`` on, as this process sees it."""
         deadline = self._deadline(timeout)
         known = self._of(shard)
-        state = await known.applier.refresh(deadline)
+        state = await _looked(known, deadline)
         async with known.follower.following():
             while True:
                 yield ShardMoved(info=_info(state), batches=_beyond(state, frontier))
@@ -421,6 +421,13 @@ def _info(state: State) -> ShardInfo:
     )
 
 
+async def _looked(known: _Shard, deadline: Deadline) -> State:
+    """The newest state, to one of many who perhaps share this look: they have it a few at a time."""
+    state = await known.applier.refresh(deadline)
+    await known.applier.turns.turn()
+    return state
+
+
 async def _news(known: _Shard, shown: State, deadline: Deadline) -> State | None:
     """What a watcher that knows ``shown`` is to be sent next; None: nothing, to the deadline.
 
@@ -430,10 +437,14 @@ async def _news(known: _Shard, shown: State, deadline: Deadline) -> State | None
     while standing(state) == standing(shown):
         if not await known.follower.moved_past(state, deadline):
             return None
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(min(SINCE_SECONDS, deadline.remaining())):
                 while _urgent(state := _newest(known)) == _urgent(shown):
                     await known.applier.moved_past(state)
+        except TimeoutError:
+            # As it does for all that were woken together.
+            await known.applier.turns.turn()
+            state = _newest(known)
     return state
 
 

@@ -79,8 +79,8 @@ TOTAL_MIN: Final = 10_000
 
 BYTES: Final[Mapping[str, int | str]] = {
     "PersistShard/CompareAndAppend": "max_message_bytes",
-    "PersistShard/ApplyMerge": "max_message_bytes",
-    "PersistShard/Session": "max_message_bytes",
+    "PersistShard/ApplyMerge": "connection_message_bytes",
+    "PersistShard/Session": "connection_message_bytes",
     "PersistShard/RegisterSchema": SCHEMA_BYTES,
     "PersistShard/EvolveSchema": SCHEMA_BYTES,
     "PersistShard/Snapshot": TINY_BYTES,
@@ -121,7 +121,7 @@ def total_of(field: str, settings: Settings) -> int | None:
 def bytes_of(method: str, settings: Settings) -> int:
     """The largest request of ``Service/Method``."""
     found = _resolved(BYTES.get(method), settings)
-    return min(settings.max_message_bytes, SMALL_BYTES if found is None else found)
+    return min(settings.connection_message_bytes, SMALL_BYTES if found is None else found)
 
 
 def _resolved(bound: int | str | None, settings: Settings) -> int | None:

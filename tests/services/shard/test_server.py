@@ -140,12 +140,17 @@ async def test_malformed_ids_and_unknown_shards_are_typed():
         assert isinstance(await stream_failure_of(unset), InvalidArgument)
 
 
-async def test_request_over_the_limit_never_reaches_the_machine():
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [(200_000, grpc.StatusCode.INVALID_ARGUMENT), (5 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED)],
+    ids=["that is set", "of the connection"],
+)
+async def test_request_over_the_limit_never_reaches_the_machine(size: int, code: grpc.StatusCode):
     async with serving(settings=Settings(max_message_bytes=100_000)) as server, server.channel() as channel:
         stub, shard = PersistShardStub(channel), new_shard()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.CompareAndAppend(rpc.request_of(shard, append(0, 1, size=200_000)), timeout=60)
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            await stub.CompareAndAppend(rpc.request_of(shard, append(0, 1, size=size)), timeout=60)
+        assert caught.value.code() is code
         assert server.shards.folds == []
 
 

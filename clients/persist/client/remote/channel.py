@@ -76,8 +76,8 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
     """Channel arguments of a client. Retries are ours: the library's would repeat calls without asking."""
     return [
         ("grpc.enable_retries", 0),
-        ("grpc.max_receive_message_length", settings.max_message_bytes * 2),
-        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_receive_message_length", settings.connection_message_bytes * 2),
+        ("grpc.max_send_message_length", settings.connection_message_bytes),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),

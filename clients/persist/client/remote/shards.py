@@ -16,7 +16,7 @@ from persist.client.remote.channel import SECONDS_MAX, Channel
 from persist.client.remote.endpoints import Endpoints
 from persist.core.frontier import Antichain
 from persist.core.ids import ReaderId, ShardId
-from persist.core.shard.commands import Command, SchemaEntry
+from persist.core.shard.commands import ApplyMerge, Command, SchemaEntry
 from persist.errors import Determinate, RequestTooLarge
 from persist.machine.shards import NotYet, ShardInfo, ShardMoved, Shards, SnapshotPlan
 from persist.redaction import without_password
@@ -148,7 +148,9 @@ class RemoteShards(Shards):
     async def apply(self, shard: ShardId, command: Command[R], *, timeout: float) -> R:
         """See Shards.apply. One message on the session, or one unary call. Raises RequestTooLarge before sending."""
         method, request = method_of(command), request_of(shard, command)
-        size, limit = request.ByteSize(), self._settings.max_message_bytes - ENVELOPE_BYTES
+        merges, settings = isinstance(command, ApplyMerge), self._settings
+        most = settings.connection_message_bytes if merges else settings.max_message_bytes
+        size, limit = request.ByteSize(), most - ENVELOPE_BYTES
         if size > limit:
             raise RequestTooLarge(
                 "the command does not fit one message", hint="append less at once", bytes=size, limit=limit
