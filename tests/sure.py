@@ -1,7 +1,9 @@
 """What a test is sure of: what types cannot say, checked."""
 
+import asyncio
 from typing import Any, TypeVar
 
+import pytest
 from google.protobuf.message import Message
 
 T = TypeVar("T")
@@ -30,3 +32,14 @@ async def heard(call: Any) -> Any:
     message = await call.read()
     assert isinstance(message, Message), message
     return message
+
+
+async def reached(event: asyncio.Event, task: asyncio.Future[Any]) -> None:
+    """Wait until the task has come there. One that ends before fails the test with what it ended with, and at once."""
+    coming = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({coming, task}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        coming.cancel()
+    if not event.is_set():
+        pytest.fail(f"it ended before it came there, with {await task!r}")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from machine.places import SCHEMA, uris
 from machine.support import SETTINGS, empty_append, machine, memory_stores, new_shard
+from sure import reached
 
 from persist import aio
 from persist.client.client import Client
@@ -329,7 +330,7 @@ async def test_a_load_that_stood_still_over_a_restore_does_not_replace_the_histo
     async with Restored() as restored:
         gate = restored.held()
         slow = asyncio.ensure_future(restored.here.open(restored.shard, create=False, timeout=0.2))
-        await restored._consensus.held.wait()
+        await reached(restored._consensus.held, slow)
         with pytest.raises(PersistError):
             await slow
         incarnation = await restored.replaced()

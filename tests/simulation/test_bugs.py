@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from simulation.budget import BUG_EXAMPLES, BUG_SEEDS
-from simulation.bugs import BUGS, MODELLED, SOONEST, Plant
+from simulation.bugs import BUGS, MISFITS, MODELLED, SOONEST, Plant
 from simulation.model import Machine
 
 from persist.testing.world.world import simulate
@@ -15,6 +15,8 @@ def _caught_in_a_world(plant: Plant) -> bool:
         try:
             with plant():
                 simulate(seed)
+        except MISFITS:
+            raise
         except Exception as error:
             print(f"\n{plant.__name__}: world {seed}, {type(error).__name__}", end="", flush=True)
             return True
@@ -32,6 +34,8 @@ def _caught_by_the_model(plant: Plant) -> bool:
     try:
         with plant():
             run_state_machine_as_test(Machine, settings=how)
+    except MISFITS:
+        raise
     except Exception:
         return True
     return False

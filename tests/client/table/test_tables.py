@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from client.shard.write.test_concurrent import Lossy
 from client.support import SCHEMA, Place, client_of, memory_place, rows_of, table
+from sure import reached
 
 import persist
 from persist import (
@@ -271,7 +272,7 @@ async def test_a_write_that_was_overtaken_moves_behind_what_was_read(mode: Any):
 
         oracle.write_ts = paused  # type: ignore[method-assign]  # between asking for a time and writing at it
         writing = asyncio.create_task(slow.insert([row(1, "slow")]))
-        await held.wait()
+        await reached(held, writing)
         ts = await quick.insert([row(2, "quick")])
         assert await found(quick) == [(2, "quick", 1)]
         go.set()

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from client.support import client_of, memory_place
+from sure import reached
 
 import persist
 from persist import ShardId, aio
@@ -97,7 +98,7 @@ async def test_write_cancelled_while_its_time_is_applied_is_told_and_shown_by_re
         between.go.clear()
         between.came.clear()
         writing = asyncio.ensure_future(write())
-        await between.came.wait()
+        await reached(between.came, writing)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
@@ -128,7 +129,7 @@ async def test_resolve_tells_nothing_of_what_reads_left_in_doubt(mode: Any):
         between = Way(client, table.shard)
         between.go.clear()
         reading = asyncio.ensure_future(table.snapshot())
-        await between.came.wait()
+        await reached(between.came, reading)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -143,7 +144,7 @@ async def test_resolve_waits_for_a_cancelled_append_that_nobody_awaited():
         between = Way(client, writer.shard)
         between.go.clear()
         writing = asyncio.ensure_future(writer.append_at_upper([(({"id": 1}, {"name": "a"}), 0, 1)]))
-        await between.came.wait()
+        await reached(between.came, writing)
         writing.cancel()
         between.go.set()
         [told] = await writer.resolve()

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from client.support import SCHEMA, SMALL, client_of, memory_place, table
-from sure import sure
+from sure import reached, sure
 
 from persist import ShardId
 from persist.core import ids
@@ -72,7 +72,7 @@ async def test_merge_whose_claim_was_taken_over_is_refused_and_leaves_its_parts_
         slow, quick = Compactor(late, shards), Compactor(shards, shards)
         owner = slow.new_owner()
         working = asyncio.create_task(slow.compact(writer.shard, owner, whole=True))
-        await late.reached.wait()
+        await reached(late.reached, working)
         done = sure(await quick.compact(writer.shard, quick.new_owner(), whole=True))
         assert done.applied
         compacted = await client.inspect(writer.shard)
@@ -134,7 +134,7 @@ async def test_compactor_whose_batches_are_gone_is_told_so_though_it_may_claim_w
         hasty = _With(shards, HASTY)
         slow, quick = Compactor(shards, held), Compactor(hasty, hasty)
         working = asyncio.create_task(slow.compact(writer.shard, slow.new_owner(), whole=True))
-        await held.reached.wait()
+        await reached(held.reached, working)
         assert (sure(await quick.compact(writer.shard, quick.new_owner(), whole=True))).applied
         # The one batch there is now can be compacted again, to the new since.
         reader = await client.open_reader(writer.shard)
@@ -171,7 +171,7 @@ async def test_compactor_that_finds_its_claim_gone_gives_up_and_deletes_what_it_
         place = SlowBlob(shards)
         compactor, other = Compactor(cast(Any, Refused(shards, place.go)), cast(Any, place)), Compactor(shards, shards)
         working = asyncio.create_task(compactor.compact(writer.shard, compactor.new_owner(), whole=True))
-        await place.reached.wait()
+        await reached(place.reached, working)
         assert await parts_in_blob(shards, writer.shard) > before
         owner = other.new_owner()
         await shards.apply(writer.shard, ClaimCompaction(owner=owner, takeover_ms=0, whole=True), timeout=5)

@@ -10,6 +10,7 @@ import pytest
 from forked import Fork
 from machine.places import OFTEN, SCHEMA, Tools, at, table, uris
 from machine.support import new_shard
+from sure import reached
 
 from persist import aio
 from persist.client.shard.write.batch import BatchBuilder
@@ -98,7 +99,7 @@ async def test_writer_swept_between_upload_and_append_is_refused_or_has_all_its_
         for number, writer in enumerate([known, await client.open_writer(shard)]):
             uploaded, go_on = asyncio.Event(), asyncio.Event()
             task = asyncio.create_task(slow_append(writer, number + 1, uploaded, go_on))
-            await uploaded.wait()
+            await reached(uploaded, task)
             await tick()
             swept = await tools.sweeper.sweep(shard, safe_age_ms=0, commit=True)
             go_on.set()

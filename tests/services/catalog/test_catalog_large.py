@@ -25,6 +25,7 @@ from services.catalog.cataloging import (
 from services.catalog.test_catalog_doubled import Keeping
 from services.proxy import proxy_to
 from sure import put as replaced
+from sure import reached
 
 from persist.client.catalog.remote import RemoteCatalog, RemoteOpened
 from persist.client.shard.write.handle import WriteHandle
@@ -112,7 +113,7 @@ async def test_rows_of_a_large_one_are_encoded_and_uploaded_before_its_turn(monk
     async with one_server() as (_serving, catalog, mine):
         reader, other = await catalog.open_read_only(), await catalog.join()
         large = asyncio.create_task(mine.commit(many(mine, token=new_token())))
-        await kept.wait()
+        await reached(kept, large)
         await put(other, "small", "1")
         await put(other, "small", "2")
         go.set()
@@ -168,7 +169,7 @@ async def test_small_ones_are_committed_while_a_large_one_is_sent_by_the_same_se
 
         replaced(mine, "_send", halfway)
         large = asyncio.create_task(mine.commit(many(mine)))
-        await staged.wait()
+        await reached(staged, large)
         assert len(serving.stages) == 1
         await put(mine, "small", "1")
         await put(other, "other", "1")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from sure import reached
 
 from persist.errors import Determinate
 from persist_host.calls import Waiters, seconds_to_wait
@@ -32,7 +33,7 @@ async def test_draining_ends_who_waits_and_closes_what_it_waited_for():
             told.set()
 
     task = asyncio.create_task(handler())
-    await told.wait()
+    await reached(told, task)
     await asyncio.sleep(0)
     waiters.drain()
     with pytest.raises(Determinate, match="draining"):
@@ -51,7 +52,7 @@ async def test_draining_lets_a_message_be_sent_before_it_ends_the_call():
             await sent.wait()
 
     task = asyncio.create_task(handler())
-    await sending.wait()
+    await reached(sending, task)
     waiters.drain()
     await asyncio.sleep(0)
     assert (task.done(), task.cancelling()) == (False, 0)
@@ -68,7 +69,7 @@ async def test_cancellation_by_the_caller_stays_one():
             told.set()
 
     task = asyncio.create_task(handler())
-    await told.wait()
+    await reached(told, task)
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

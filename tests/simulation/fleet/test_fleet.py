@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from simulation.budget import FLEET_BUG_SEEDS, FLEETS, FULL, SEED
+from simulation.bugs import MISFITS
 from simulation.fleet.fleet_bugs import FLEET_BUGS, SOONEST
 from simulation.fleet.fleet_world import plot_of, simulate_fleet
 from simulation.many import live
@@ -64,6 +65,8 @@ def test_planted_bug_is_caught(name: str):
         try:
             with FLEET_BUGS[name]():
                 simulate_fleet(seed)
+        except MISFITS:
+            raise
         except Exception as error:
             print(f"\n{name}: fleet {seed}, {type(error).__name__}", end="", flush=True)
             return

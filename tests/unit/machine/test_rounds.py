@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from sure import reached
 
 from persist.errors import Determinate
 from persist.machine.rounds import Rounds
@@ -21,7 +22,7 @@ async def test_failure_of_an_answer_that_lasts_is_seen_though_all_have_gone():
 
     rounds = Rounds(ask, SystemRuntime(), lasts=lambda: True)
     impatient = asyncio.ensure_future(rounds.answer(Deadline(SystemRuntime(), 60.0)))
-    await asked.wait()
+    await reached(asked, impatient)
     impatient.cancel()
     with pytest.raises(asyncio.CancelledError):
         await impatient

@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import pytest
+from sure import reached
 
 from persist.errors import Determinate
 from persist.retry.tasks import FAILURES, Tasks, ended, finished, outcome_of
@@ -82,7 +83,7 @@ async def test_failure_of_what_a_caller_went_away_from_is_logged_nowhere(unseen:
         await fails()
 
     caller = asyncio.ensure_future(outcome_of(tasks.start(slow()), "the process is closing"))
-    await begun.wait()
+    await reached(begun, caller)
     await ended(caller)
     del caller
     goes_on.set()
@@ -104,7 +105,7 @@ async def test_who_is_cancelled_waits_for_what_is_not_left_in_the_middle_whose_f
         await fails()
 
     caller = asyncio.ensure_future(finished(tasks.start(slow())))
-    await begun.wait()
+    await reached(begun, caller)
     caller.cancel()
     await stirred()
     assert not caller.done()

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from client.sql.support import sessions
+from sure import reached
 
 from persist.client.collections.control.storage import ShardStorage
 from persist.core.catalog.ddl.effects import Effects
@@ -24,7 +25,7 @@ async def test_what_is_planned_again_lets_others_go_first(monkeypatch: pytest.Mo
         await other.execute("create table t (a int); create hold h on t")
         monkeypatch.setattr(ShardStorage, "prepare", losing)
         late = asyncio.create_task(one.execute("create table late (a int)"))
-        await asked.wait()
+        await reached(asked, late)
         await other.execute("create table meanwhile (a int); alter hold h advance; drop hold h")
         assert not late.done()
         free.set()

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, rows_of, table
+from sure import reached
 
 from persist import Antichain, Progress, ShardId, Updates
 from persist.client.shard.read import lease
@@ -105,7 +106,7 @@ async def test_what_a_lease_gave_up_itself_is_not_readable_and_no_more():
         reader = await client.open_reader(writer.shard)
         client._location.shards = late = Held(shards, DowngradeSince)
         giving_up = asyncio.create_task(reader.downgrade_since(3))
-        await late.waiting.wait()
+        await reached(late.waiting, giving_up)
         first = DowngradeSince(reader_id=reader.reader_id, since=Antichain.of(3), outstanding_seqno=0)
         await shards.apply(writer.shard, first, timeout=5)
         client._location.shards = shards
@@ -271,7 +272,7 @@ async def test_late_heartbeat_does_not_take_the_hold_of_a_read_planned_before_it
         location = client._location
         location.shards = late = Held(location.shards, DowngradeSince)
         beating = asyncio.create_task(reader.heartbeat())
-        await late.waiting.wait()
+        await reached(late.waiting, beating)
         planned = (await client.inspect(writer.shard))["seqno"]
         snapshot = await reader.snapshot(4)
         await append(writer, 5, 5 + 4 * EVERY)

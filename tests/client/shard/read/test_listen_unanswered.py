@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from client.support import SCHEMA, SMALL, Place, client_of, collect, memory_place, table
 from services.process import shard_process
+from sure import reached
 
 from persist import Antichain, ShardId, aio
 from persist.errors import LocationError
@@ -75,7 +76,7 @@ async def test_listen_gives_what_the_push_did_not_before_it_ends_as_idle():
         writer, reader = await client.open(ShardId.new(), schema=SCHEMA)
         client._location.shards = deaf = Deaf(client._location.shards)
         listening = asyncio.create_task(collect(await reader.listen(0, timeout=1.0), until=None))
-        await deaf.watching.wait()
+        await reached(deaf.watching, listening)
         await writer.append(table([(1, "a", 1, 1)]), 2)
         updates, progress = await listening
         assert updates == [(1, "a", 1, 1)]

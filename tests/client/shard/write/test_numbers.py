@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from client.support import SCHEMA, rows_of, table
-from sure import as_a, put, sure
+from sure import as_a, put, reached, sure
 
 import persist
 from persist import Antichain, Appended, InvalidArgument, ShardId, UpperMismatch, aio
@@ -262,7 +262,7 @@ async def test_cancelled_call_is_in_doubt_and_expiring_the_writer_resolves_it():
 
         put(place.shards, "apply", stuck)
         call = asyncio.ensure_future(writer.compare_and_append(table([(1, "a", 0, 1)]), 0, 5))
-        await sent.wait()
+        await reached(sent, call)
         call.cancel()
         await asyncio.wait([call])
         put(place.shards, "apply", place.noted)
@@ -428,7 +428,7 @@ async def test_call_that_arrives_late_does_not_append_again_what_an_overlapping_
 
         put(place.shards, "apply", held)
         first = asyncio.ensure_future(writer.append_at_upper(rows, token=token))
-        await sent.wait()
+        await reached(sent, first)
         await writer.append_at_upper(rows, token=token)
         for place.clock.leapt in (1500, 3000):  # the session goes on, the token is not used any more
             await writer.append_at_upper([])
