@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Final, Self
 
-from persist.sources import Lsn
+from persist.sources import STALLED, Lsn
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
-from persist_ingest.pipeline.troubles import STALLED, amend, running, troubles, with_trouble
+from persist_ingest.pipeline.troubles import amend, running, troubles, with_trouble
 from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
 
 _ASIDE_MAX: Final = 64
