@@ -30,6 +30,8 @@ ITEMS = "public.items"
 DSN = "host=127.0.0.1 user=postgres dbname=postgres"
 """Without a port: which server it leads to is what PGPORT says."""
 FAST = PipelineOptions(tick_ms=10, told_ms=1)
+SECONDS = 120.0
+"""Of what takes three while nothing else runs."""
 
 
 class Pair:
@@ -389,7 +391,7 @@ def test_a_pipeline_goes_on_with_the_promoted_standby_while_its_only_table_is_re
     here: Location, pair: Pair
 ) -> None:
     made(here)
-    pair.fill(pair.primary, 1, 200)
+    pair.fill(pair.primary, 1, 80)
     with pipeline(here) as opened:
         pair.synced(opened)
     records, left = Records(client(here)), Trouble(state=SNAPSHOTTING, since_ms=0)
@@ -399,18 +401,18 @@ def test_a_pipeline_goes_on_with_the_promoted_standby_while_its_only_table_is_re
         progress = records.source("shop").troubles[ITEMS].get("progress")
         return progress["reached"]["pieces"] if progress else 0
 
-    options = PipelineOptions(tick_ms=10, told_ms=1, pace=Pace(rows=20, rows_per_second=50))
+    options = PipelineOptions(tick_ms=10, told_ms=1, pace=Pace(rows=20, rows_per_second=40))
     with Pipeline(here, "shop", options=options) as opened, ThreadPoolExecutor(1) as beside:
         ran = beside.submit(opened.run)
         try:
-            until(lambda: pieces() > 1)
+            until(lambda: pieces() > 1, SECONDS)
             replayed(pair.primary, pair.standby)
             pair.primary.kill()
             promote(pair.standby)
             pair.lead(pair.standby)
-            until(lambda: ran.done() or not records.source("shop").troubles)
+            until(lambda: ran.done() or not records.source("shop").troubles, SECONDS)
             pair.fill(pair.standby, 201, 210)
-            until(lambda: ran.done() or contents(here, "shop", ITEMS) == there(pair.standby))
+            until(lambda: ran.done() or contents(here, "shop", ITEMS) == there(pair.standby), SECONDS)
         finally:
             opened.stop()
         ran.result()
