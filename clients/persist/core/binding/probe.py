@@ -49,7 +49,7 @@ class Probe:
             if offset < known:
                 raise UpstreamRegressed(
                     "the upstream has less than was bound",
-                    hint="it was recreated or lost data: make a new source",
+                    hint="is it the right one? If it lost data, persist source status says what mends its tables",
                     high=time,
                     bound=placed(self.kind, key, known),
                 )

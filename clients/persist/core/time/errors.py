@@ -13,7 +13,7 @@ class UpstreamReplaced(UsageError):
 
 
 class UpstreamRegressed(UsageError):
-    """The upstream has less data than was bound already: it was recreated or lost data. Make a new source."""
+    """The upstream has less data than was bound already: it is another one, or lost data. See the source's status."""
 
     reason = "UPSTREAM_REGRESSED"
 

@@ -43,7 +43,7 @@ def resnapshot(
     InvalidArgument (no such export, or it cannot), SnapshotLost, SourceFailure (what to correct upstream first),
     LocationError (a pipeline, or another call, goes on with it).
     """
-    done = read_anew(location, name, export, minter=minter, pace=pace, report=report)
+    done = read_anew(location, name, export, minter=minter, pace=pace, report=report, decided=True)
     assert done is not None
     return done
 
@@ -59,10 +59,12 @@ def read_anew(
     stopped: threading.Event | None = None,
     goes_on: bool = False,
     attempt: str = "",
+    decided: bool = False,
 ) -> Source | None:
     """``resnapshot`` until it is done, or ``stopped``: then None. ``goes_on``: only with one that was begun.
 
-    ``attempt``: the name under which the record says already that this one is at work.
+    ``attempt``: the name under which the record says already that this one is at work. ``decided``: a person has it
+    read from the server that answers, whatever others had.
     """
     here = location.resolved()
     records = Records(client(here))
@@ -86,6 +88,7 @@ def read_anew(
         pace=pace or Pace(),
         report=report,
         stopped=stopped or threading.Event(),
+        decided=decided,
     )
     try:
         with _beating(records, source, export, mine):

@@ -109,8 +109,9 @@ class Attempt:
         pace: Pace,
         report: Callable[[int], None],
         stopped: threading.Event,
+        decided: bool = False,
     ) -> None:
-        """``report`` gets how many rows were read since."""
+        """``report`` gets how many rows were read since. ``decided``: a person has it read anew, see Admission."""
         self.here = here
         self._client = client(here)
         self._records = Records(self._client)
@@ -123,6 +124,7 @@ class Attempt:
         self.pace = pace
         self._report = report
         self._stopped = stopped
+        self._decided = decided
         self._writer: persist.WriteHandle | None = None
         self._losses = Losses(self._client, self._records)
         self.progress = AnewProgress.of(mine)
@@ -180,14 +182,17 @@ class Attempt:
         return None
 
     def _admit(self, anew: Anew) -> None:
-        """Its server has what was bound, or no export runs that this could make wrong. Raises as keep_in_mind, LOST."""
+        """Its server has what was bound, or a person decides, and no export runs that this could make wrong.
+
+        By itself it goes on only where all that was bound is. Raises as keep_in_mind, LOST.
+        """
         if not isinstance(anew, OnServer):
             return
         try:
             bound, end = self._bound_now(), anew.run().end
-            if end < bound and running(self._source):
+            if end < bound and (running(self._source) or not self._decided):
                 raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(end), bound=Lsn(bound))
-            self._losses.admission.admit(self._source, anew, decided=True)
+            self._losses.admission.admit(self._source, anew, anew=True, decided=self._decided)
         except LOST as error:
             self._losses.keep_in_mind(self._source, self.kind, anew, error, self._discard)
             raise

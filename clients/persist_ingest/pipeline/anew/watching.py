@@ -8,7 +8,7 @@ Source: catalog-semantics.md section 4.2.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from persist import PersistError
@@ -18,11 +18,10 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.again import read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, SnapshotLost, discard_ended
 from persist_ingest.pipeline.anew.joining import join_new
-from persist_ingest.pipeline.lives.admitting import Admission
+from persist_ingest.pipeline.lives.admitting import is_read
 from persist_ingest.pipeline.records import Records, Source, is_silent
 from persist_ingest.pipeline.troubles import Trouble, held, running, snapshotted
 from persist_ingest.sources.foreseen import foreseen
-from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.tables.silence import ended_by
@@ -56,7 +55,8 @@ class Watch:
         self._beside = beside
         self._stopped = threading.Event()
         self._reader: SourceReader | None = None
-        self._admission = Admission(Records(client(location)))
+        self._opened: Mapping[str, object] = {}
+        self._records = Records(client(location))
         self._thread: threading.Thread | None = None
         self._tried: dict[str, float] = {}
         self._lost: Counter[str] = Counter()
@@ -111,8 +111,7 @@ class Watch:
         """Stop where another may go on."""
         self._stopped.set()
         self.wait()
-        if self._reader is not None:
-            self._reader.close()
+        self._close_reader()
 
     def _release(self, source: Source) -> None:
         """Have the upstream forget what every export that is read anew has taken into account.
@@ -123,16 +122,25 @@ class Watch:
         hold = held(source, system().now_ms() - SILENT_MS)
         if hold is None:
             return
+        if self._opened != source.definition:
+            # It is somewhere else by now, or another life of it.
+            self._close_reader()
         if self._reader is None:
             self._reader = source_type(source.type).open(source.definition, {})
-        self._reader.probe()
+            self._opened = source.definition
         try:
-            self._admission.admit(source, self._reader)
-        except HistoryLost as lost:
-            _log.info("the upstream of source %s releases nothing: %s", source.name, lost)
-            return
-        if hold:
-            self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
+            self._reader.probe()
+            # Who reads it has admitted it.
+            if hold and is_read(self._records, source, self._reader):
+                self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
+        except PersistError:
+            self._close_reader()
+            raise
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader, self._opened = None, {}
 
     def _go_on(self, export: str) -> None:
         read_anew(

@@ -7,30 +7,34 @@ was read last, and any whose slot is further.
 Source: catalog-semantics.md section 4.2, restart checks; docs/adr/0031-lost-histories-by-runs.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Self
+from typing import Final, Self
 
-from persist.sources import Lsn
+from persist.sources import STALLED, Lsn
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
-from persist_ingest.pipeline.troubles import Trouble, amend, running, troubles, with_trouble
+from persist_ingest.pipeline.troubles import amend, running, troubles, with_trouble
 from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
+
+_ASIDE_MAX: Final = 64
+"""Of as many that see at once what has exports stand aside, each may be the first to have them do so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
     """What is recorded. ``run``: the one that was read last; empty: none is known.
 
-    ``less``: how much log one had, at most, of those that had less than was bound; None: none did. ``stalled``: by
-    exports that ran, and stand aside for that, since when; at ``turn`` of the source.
+    ``less``: how much log one had, at most, of those that had less than was bound; None: none did. ``aside``: since
+    when exports that ran stand aside for that, or are about to, as each process that saw it has it; in ``life`` of the
+    upstream.
     """
 
     generation: int
     run: str = ""
     less: int | None = None
-    stalled: Mapping[str, int] = field(default_factory=dict)
-    turn: int = 0
+    aside: Sequence[int] = field(default_factory=list)
+    life: str = ""
     version: int = VERSION
 
     @classmethod
@@ -58,24 +62,25 @@ class Admission:
         self._records = records
         self._run = ""
 
-    def admit(self, source: Source, reader: object, *, decided: bool = False) -> None:
+    def admit(self, source: Source, reader: object, *, anew: bool = False, decided: bool = False) -> None:
         """Have the run that was asked last recorded as the one that is read, before anything is bound of it.
 
-        ``decided``: a command has exports read anew from it. Where none runs any more that settles which one is right.
+        ``anew``: an export is read anew from it; ``decided``: as a person says. Where none runs any more that settles
+        which one is right.
         Raises HistoryLost: it may be one that had less than was bound, whatever it has now. LocationError.
         """
         if isinstance(reader, OnServer) and (run := reader.run()).name != self._run:
-            admitted(self._records, source, run, decided=decided)
+            admitted(self._records, source, run, anew=anew, decided=decided)
             self._run = run.name
 
 
-def admitted(records: Records, source: Source, run: ServerRun, *, decided: bool = False) -> None:
+def admitted(records: Records, source: Source, run: ServerRun, *, anew: bool = False, decided: bool = False) -> None:
     """See Admission. By what is recorded alone, whatever this process took it for."""
-    settles = decided and not running(records.source(source.name))
+    is_first = anew and not running(records.source(source.name))
 
     def place(before: Mapping[str, object] | None) -> dict[str, object]:
         known = Servers.of(before, source)
-        if not known.admits(run) and not settles:
+        if not known.admits(run) and not (is_first and decided):
             raise HistoryLost(
                 "this server, or a copy of its files, had less than was bound: what it logged since is another history",
                 hint="have the connection lead to the server that the source was read from; if it is this one: "
@@ -86,9 +91,17 @@ def admitted(records: Records, source: Source, run: ServerRun, *, decided: bool 
             )
         if not known.admits(run):
             known = Servers(generation=source.generation)
-        return asdict(replace(known, run=run.name))
+        # What is read anew has the slot moved: none goes on by itself where it was.
+        return asdict(replace(known, run=run.name, aside=[] if is_first else known.aside))
 
     records.change(SERVERS, source.name, place)
+
+
+def is_read(records: Records, source: Source, reader: object) -> bool:
+    """Whether the run that was asked last is the one that is recorded as read, by this process or another."""
+    return (
+        not isinstance(reader, OnServer) or Servers.of(records.servers(source) or None, source).run == reader.run().name
+    )
 
 
 def declared(records: Records, source: Source, run: ServerRun) -> bool:
@@ -105,23 +118,31 @@ def declared(records: Records, source: Source, run: ServerRun) -> bool:
     return was_read
 
 
-def set_aside(records: Records, source: Source, stalled: Mapping[str, Trouble]) -> None:
-    """Record which exports stand aside for that alone."""
+def set_aside(records: Records, source: Source, since_ms: int) -> None:
+    """Record that exports are about to stand aside for that alone: who dies before they do has changed nothing."""
+    if not running(records.source(source.name)):
+        return
 
     def place(before: Mapping[str, object] | None) -> dict[str, object]:
-        since = {export: trouble.since_ms for export, trouble in stalled.items()}
-        return asdict(replace(Servers.of(before, source), stalled=since, turn=source.turn))
+        known = Servers.of(before, source)
+        earlier = known.aside if known.life == source.incarnation else ()
+        return asdict(replace(known, aside=[*earlier, since_ms][-_ASIDE_MAX:], life=source.incarnation))
 
-    if stalled:
-        records.change(SERVERS, source.name, place)
+    records.change(SERVERS, source.name, place)
 
 
 def waiting(records: Records, source: Source) -> list[str]:
-    """The exports that stand aside for that alone still: nothing of them was read anew, nor looked at otherwise."""
+    """The exports that stand aside for that alone still.
+
+    Nothing of the source was read since, under whatever options: none runs, and none is read anew.
+    """
+    found = troubles(source)
+    if running(source) or any(each.state != STALLED for each in found.values()):
+        return []
     known = Servers.of(records.servers(source) or None, source)
-    found = {export: each.since_ms for export, each in troubles(source).items()}
-    is_whole = known.turn == source.turn and all(found.get(export) == at for export, at in known.stalled.items())
-    return list(known.stalled) if is_whole else []
+    return [
+        export for export, each in found.items() if each.since_ms in known.aside and known.life == source.incarnation
+    ]
 
 
 def taken_back(records: Records, source: Source, exports: list[str]) -> Source:

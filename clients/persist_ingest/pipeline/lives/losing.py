@@ -36,6 +36,7 @@ ELSEWHERE_SECONDS: Final = 2.0
 Ended = Callable[[Trouble], None]
 """Takes a snapshot that ended, with how far it was."""
 _PAUSE_SECONDS: Final = 0.1
+_AGAIN: Final = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -60,8 +61,9 @@ class Losses:
                 "the server does not have all of the log yet that another one had",
                 hint="it is tried again once it has; or name the primary (target_session_attrs=read-write)",
             ) from error
+        trouble = replace(Trouble.of(error), hint=_AGAIN)
         if not isinstance(reader, OnServer):
-            _stalled(self._records, source, kind, error, end)
+            _stalled(self._records, source, kind, trouble, end)
             return
         # First: from then on none begins to bind from that one.
         was_read = isinstance(error, UpstreamRegressed) and declared(self._records, source, reader.run())
@@ -72,9 +74,9 @@ class Losses:
                 hint="have the connection of this one lead where theirs do (dsn, PGHOST, DNS)",
                 **error.details,
             ) from error
-        stalled = _stalled(self._records, source, kind, error, end)
         if not was_read:
-            set_aside(self._records, source, stalled)
+            set_aside(self._records, source, trouble.since_ms)
+        _stalled(self._records, source, kind, trouble, end)
 
     def mended(self, source: Source, kind: SourceType, minter: "Minter") -> Source:
         """A source of which no export runs; or all do again that stood aside for a server that this one is not.
@@ -117,24 +119,22 @@ class Losses:
         return False
 
 
-def _stalled(records: Records, source: Source, kind: object, error: PersistError, end: Ended) -> dict[str, Trouble]:
-    """Have every export stand aside; those that ran, each with what is recorded of it then."""
-    hint = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
-    trouble = replace(Trouble.of(error), hint=hint)
-    ran: list[str] = []
+def _stalled(records: Records, source: Source, kind: object, trouble: Trouble, end: Ended) -> None:
+    """Have every export stand aside."""
     ended: list[Trouble] = []
 
     def place(now: Source) -> Source:
         after = now
-        ran.clear()
         ended.clear()
         # One that another process put right meanwhile is of a later turn.
         if now.turn == source.turn and is_apart(kind, now.definition):
-            ran.extend(running(now))
             # What a snapshot has read so far may be of the lost history, too: it ends, and another one begins anew.
             ended.extend(snapshotted(now).values())
-            for export in [*ran, *snapshotted(now)]:
+            for export in running(now):
                 after = with_trouble(after, export, trouble)
+            for export, each in snapshotted(now).items():
+                # SUBTLE: it stopped at another time: those of this one go on where they were.
+                after = with_trouble(after, export, replace(trouble, since_ms=each.since_ms))
         return after
 
     amend(records, source, place)
@@ -142,4 +142,3 @@ def _stalled(records: Records, source: Source, kind: object, error: PersistError
         # What was lost is the error to be raised, and what stays costs no more than room.
         with contextlib.suppress(LocationError):
             end(each)
-    return dict.fromkeys(ran, trouble)

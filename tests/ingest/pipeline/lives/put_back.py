@@ -17,6 +17,8 @@ from persist_ingest.sources.postgres.session import check_dsn, let_go
 CONFIG = {"wal_level": "logical", "fsync": "off"}
 FAST = PipelineOptions(tick_ms=1, told_ms=1, commit_steps_late=0)
 ITEMS, OTHERS = "public.items", "public.others"
+DSN = "host=127.0.0.1 user=postgres dbname=postgres"
+"""Without a port: which server it leads to is what PGPORT says."""
 
 
 class Upstream:

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, a
 from persist_ingest.location import client
 from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.lives import succeeding
-from persist_ingest.pipeline.troubles import troubles
+from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
 from persist_ingest.sources.port import HeldUp
 from persist_ingest.sources.postgres import catalog, checks, reader
 from persist_ingest.sources.postgres.making import again as making
@@ -29,6 +30,8 @@ ITEMS = "public.items"
 DSN = "host=127.0.0.1 user=postgres dbname=postgres"
 """Without a port: which server it leads to is what PGPORT says."""
 FAST = PipelineOptions(tick_ms=10, told_ms=1)
+SECONDS = 120.0
+"""Of what takes three while nothing else runs."""
 
 
 class Pair:
@@ -381,6 +384,38 @@ def test_a_table_that_is_being_read_anew_begins_anew_on_the_promoted_standby(
     resnapshot(here, "shop", ITEMS, pace=Pace(rows=20))
     assert count > 3 + 5
     ingest(here)
+    assert contents(here, "shop", ITEMS) == there(pair.standby)
+
+
+def test_a_pipeline_goes_on_with_the_promoted_standby_while_its_only_table_is_read_anew(
+    here: Location, pair: Pair
+) -> None:
+    made(here)
+    pair.fill(pair.primary, 1, 80)
+    with pipeline(here) as opened:
+        pair.synced(opened)
+    records, left = Records(client(here)), Trouble(state=SNAPSHOTTING, since_ms=0)
+    amend(records, records.source("shop"), lambda now: with_trouble(now, ITEMS, left))
+
+    def pieces() -> int:
+        progress = records.source("shop").troubles[ITEMS].get("progress")
+        return progress["reached"]["pieces"] if progress else 0
+
+    options = PipelineOptions(tick_ms=10, told_ms=1, pace=Pace(rows=20, rows_per_second=40))
+    with Pipeline(here, "shop", options=options) as opened, ThreadPoolExecutor(1) as beside:
+        ran = beside.submit(opened.run)
+        try:
+            until(lambda: pieces() > 1, SECONDS)
+            replayed(pair.primary, pair.standby)
+            pair.primary.kill()
+            promote(pair.standby)
+            pair.lead(pair.standby)
+            until(lambda: ran.done() or not records.source("shop").troubles, SECONDS)
+            pair.fill(pair.standby, 201, 210)
+            until(lambda: ran.done() or contents(here, "shop", ITEMS) == there(pair.standby), SECONDS)
+        finally:
+            opened.stop()
+        ran.result()
     assert contents(here, "shop", ITEMS) == there(pair.standby)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ingest.pipeline.conftest import contents
-from ingest.pipeline.lives.put_back import FAST, ITEMS, OTHERS, Upstream, begun, copied, stepped, upstream
+from ingest.pipeline.lives.put_back import DSN, FAST, ITEMS, OTHERS, Upstream, begun, copied, stepped, upstream
 from ingest.pipeline.lives.standbys import sql, until
 
 from persist.sources import UpstreamRegressed, UpstreamReplaced
@@ -24,10 +24,6 @@ from persist_ingest.pipeline.troubles import Trouble, amend, with_trouble
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import HeldUp, TableAltered
 from persist_ingest.sources.postgres.making import again
-from persist_ingest.sources.postgres.session import check_dsn, let_go
-
-DSN = "host=127.0.0.1 user=postgres dbname=postgres"
-"""Without a port: which server it leads to is what PGPORT says."""
 
 
 @pytest.fixture
@@ -133,18 +129,6 @@ def test_a_snapshot_in_pieces_that_waits_for_the_log_begins_anew_once_files_were
     stepped(here)
     assert seen == ["put back", "grown"]
     assert contents(here, "shop", ITEMS) == shop.rows(ITEMS)
-
-
-@pytest.fixture
-def led(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[servers.Server], None]]:
-    """Where connections of the source lead to."""
-
-    def lead(server: servers.Server) -> None:
-        let_go(check_dsn(DSN))
-        monkeypatch.setenv("PGPORT", str(server.port))
-
-    yield lead
-    let_go(check_dsn(DSN))
 
 
 def states(here: Location) -> set[str]:
