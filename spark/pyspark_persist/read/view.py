@@ -127,6 +127,29 @@ def view_of(options: ReadOptions, schema: "persist.Schema", asked: StructType, *
     )
 
 
+def all_shown(options: ReadOptions, schema: "persist.Schema", view: View) -> frozenset[str] | None:
+    """The shard's columns, where the view shows all of them; None: its user chose some."""
+    columns = _stored(schema)
+    chosen = options.filters.columns is not None or not columns <= {stored_name(name) for name in view.offered}
+    return None if chosen else columns
+
+
+def check_columns(schema: "persist.Schema", known: frozenset[str]) -> None:
+    """Raise SchemaMismatch when the shard has got columns since all of its columns were these."""
+    added = _stored(schema) - known
+    if added:
+        raise SchemaMismatch(
+            "the shard has got columns since the query began, which it would leave out",
+            hint="start the query again: it goes on from its checkpoint, with them. A query that is to show no others"
+            " than now names them with option columns",
+            columns=", ".join(sorted(map(shown_name, added))),
+        )
+
+
+def _stored(schema: "persist.Schema") -> frozenset[str]:
+    return frozenset((*schema.key.names, *schema.val.names))
+
+
 def _at(table: pa.Table, as_of: int) -> pa.Table:
     times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
     return table.append_column(rows.TS, times)
