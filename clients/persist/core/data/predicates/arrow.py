@@ -16,8 +16,8 @@ from persist.errors import InvalidArgument
 
 NESTED_MAX: Final = 1_000
 """Conditions within each other. Arrow takes time by the square of it, and ends the process at some 5,000."""
-_STACK_BYTES: Final = 512 << 20
-"""Of a thread that looks at an expression: some 500,000 levels of it. Only what is used is taken of memory."""
+_STACK_BYTES: Final = 128 << 20
+"""Of a thread that looks at an expression: some 150,000 levels of it. Only what is used is taken of memory."""
 _LOCK: Final = threading.Lock()
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 

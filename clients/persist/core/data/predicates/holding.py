@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,8 @@ from persist.core.data.predicates.condition import ROWS, Condition
 from persist.core.data.predicates.functions import applied
 from persist.core.data.types import T, has_words, is_text
 from persist.errors import InvalidArgument
+
+Made = TypeVar("Made")
 
 
 class Rows:
@@ -46,10 +48,11 @@ class Rows:
 
         return self._once(about, made)
 
-    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+    def _once(self, key: object, make: Callable[[], Made]) -> Made:
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]
+        found: Made = self._made[key]
+        return found
 
 
 def holds(condition: Condition, rows: Rows) -> pa.BooleanArray:
