@@ -45,7 +45,7 @@ def test_column_added_amid_a_stream_is_not_left_out(
     _, reached = next_batch(reader, reader.initialOffset())
     client.evolve_schema(where["shard"], WIDER)
     feed(20, (2, "b", 12, 7))
-    with pytest.raises(persist.SchemaMismatch, match=r"start the query again.*columns"):
+    with pytest.raises(persist.SchemaMismatch, match=r"load the DataFrame and start the query again.*columns"):
         next_batch(reader, reached)
     rows, _ = next_batch(stream_reader(**where, **shown, **limit), reached)
     assert [row[:3] for row in rows] == [(2, "b", 7)]
@@ -64,13 +64,25 @@ def test_stream_of_chosen_columns_goes_on_when_others_are_added(
     assert [row[:2] for row in rows] == [("b", 2)]
 
 
-def test_stream_whose_user_gave_a_schema_shows_that(where: Where, client: Any, feed: Any) -> None:
+def test_stream_of_fewer_columns_than_there_are_names_them(where: Where, feed: Any) -> None:
+    """To Spark a schema that a user gave and a DataFrame that was loaded before are one."""
     feed(10, (1, "a", 1))
-    reader = stream_reader(schema=StructType().add("name", "string"), **where)
-    _, reached = next_batch(reader, reader.initialOffset())
+    fewer = StructType().add("name", "string")
+    with pytest.raises(persist.SchemaMismatch, match=r"load it again.*option columns"):
+        stream_reader(schema=fewer, **where)
+    reader = stream_reader(schema=fewer, columns="name", **where)
+    assert next_batch(reader, reader.initialOffset())[0] == [("a",)]
+
+
+def test_stream_that_is_started_again_without_being_loaded_again_is_refused(
+    where: Where, client: Any, feed: Any
+) -> None:
+    feed(10, (1, "a", 1))
+    loaded = StructType().add("id", "long").add("name", "string")
+    stream_reader(schema=loaded, **where)
     client.evolve_schema(where["shard"], WIDER)
-    feed(20, (2, "b", 12, 7))
-    assert next_batch(reader, reached)[0] == [("b",)]
+    with pytest.raises(persist.SchemaMismatch, match=r"load it again"):
+        stream_reader(schema=loaded, **where)
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": 1}, {"maxTimesPerTrigger": 3}], ids=str)
