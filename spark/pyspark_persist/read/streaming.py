@@ -32,7 +32,7 @@ from pyspark_persist.read import holds, planning
 from pyspark_persist.read.admission import Outstanding, Position, key_within, time_within
 from pyspark_persist.read.planning import TIMES_END, SplitPartition, Where
 from pyspark_persist.read.reading import earliest, read_split
-from pyspark_persist.read.view import View, view_of
+from pyspark_persist.read.view import View, all_shown, check_columns, view_of
 
 _LOG: Final = logging.getLogger(__name__)
 _ROWS_MAX: Final = 1 << 62
@@ -47,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         stored = current_schema(options.target)
         self.view: View = view_of(options, stored, schema, streaming=True)
         self.where: Where = planning.where_of(options.filters, stored)
+        self._columns = all_shown(options, stored, self.view)
         self._reader: Any = None
         self._place: str | None = None
         self._initial: int | None = None
@@ -124,10 +125,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     # ---- data ----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
-        """The splits of one interval. Raises NotReadable when history was compacted past it (see failOnDataLoss)."""
+        """The splits of one interval. Raises NotReadable when history was compacted past it (see failOnDataLoss), and
+        SchemaMismatch when the shard has got columns since, which a query that shows all of them would leave out.
+        """
         lower, upper = self._position(start), self._position(end)
         reader, pin = self._pinned()
         planned = self._plan(reader, lower, upper)
+        if planned and self._columns is not None:
+            check_columns(planned[0].split.reading.schema, self._columns)
         self._pins.append((upper, pin))
         return planning.held(planned, holds.held_by(reader, pin))
 
@@ -292,7 +297,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _check_reached(self, position: Position) -> None:
         """Raise InvalidArgument when the shard is behind the stream's position: it was replaced."""
         upper = self._upper()
-        if upper < position.upper:
+        start = self.options.interval.start if self.options.interval else None
+        # What starts at a time that is still to come waits for it.
+        if upper < position.upper != start:
             raise InvalidArgument(
                 "the checkpoint lies beyond the shard's upper: the shard is not the one that the stream has read",
                 hint="was the location restored from a backup? start with a new checkpoint directory, by"

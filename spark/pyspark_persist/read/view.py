@@ -127,6 +127,45 @@ def view_of(options: ReadOptions, schema: "persist.Schema", asked: StructType, *
     )
 
 
+def all_shown(options: ReadOptions, schema: "persist.Schema", view: View) -> frozenset[str] | None:
+    """The shard's columns, which a stream shows all of; None: its user chose some by name.
+
+    Raises SchemaMismatch where it leaves some out otherwise: Spark gives the columns of a DataFrame that was loaded
+    before others were added as it gives those that a user wants.
+    """
+    if options.filters.columns is not None:
+        return None
+    columns = _stored(schema)
+    left_out = columns - {stored_name(name) for name in view.offered}
+    if left_out:
+        raise SchemaMismatch(
+            "the DataFrame lacks columns of the shard, whose values the stream would leave out",
+            hint="load it again, which finds them; or name those that are to be shown with option columns",
+            columns=_shown(left_out),
+        )
+    return columns
+
+
+def check_columns(schema: "persist.Schema", known: frozenset[str]) -> None:
+    """Raise SchemaMismatch when the shard has got columns since all of its columns were these."""
+    added = _stored(schema) - known
+    if added:
+        raise SchemaMismatch(
+            "the shard has got columns since the query began, which it would leave out",
+            hint="load the DataFrame and start the query again: it goes on from its checkpoint, with them. A query that"
+            " is to show no others than now names them with option columns",
+            columns=_shown(added),
+        )
+
+
+def _shown(columns: Iterable[str]) -> str:
+    return ", ".join(sorted(map(shown_name, columns)))
+
+
+def _stored(schema: "persist.Schema") -> frozenset[str]:
+    return frozenset((*schema.key.names, *schema.val.names))
+
+
 def _at(table: pa.Table, as_of: int) -> pa.Table:
     times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
     return table.append_column(rows.TS, times)

@@ -3,16 +3,18 @@
 import pickle
 from typing import Any
 
+from pyspark.sql.types import StructType
+
 from pyspark_persist.finding import current_schema
 from pyspark_persist.options.parsing import parse_stream
 from pyspark_persist.read.streaming import StreamReader
 from pyspark_persist.read.view import schema_of
 
 
-def stream_reader(**options: object) -> StreamReader:
-    """A reader of the stream that these options ask for."""
+def stream_reader(*, schema: StructType | None = None, **options: object) -> StreamReader:
+    """A reader of the stream that these options ask for; with a schema as a user may give one."""
     parsed = parse_stream({name: str(value) for name, value in options.items()})
-    return StreamReader(parsed, schema_of(parsed, current_schema(parsed.target)))
+    return StreamReader(parsed, schema_of(parsed, current_schema(parsed.target)) if schema is None else schema)
 
 
 def next_batch(reader: StreamReader, start: dict[str, object]) -> tuple[list[tuple[Any, ...]], dict[str, object]]:

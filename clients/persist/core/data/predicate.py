@@ -5,7 +5,7 @@ SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: 
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persist.arrow import ArrowArray
 from persist.core.data.encoding import VALUE, encode, encode_key, one_chunk
-from persist.core.data.predicates.arrow import chosen, columns_in
-from persist.core.data.predicates.condition import ARROW, OR, Condition, all_of, any_of
-from persist.core.data.predicates.functions import after, applied, prefix_of, within
+from persist.core.data.predicates.arrow import check_depth, chosen, columns_in
+from persist.core.data.predicates.condition import ARROW, OR, ROWS, Condition, all_of, any_of
+from persist.core.data.predicates.functions import after, prefix_of, within
+from persist.core.data.predicates.holding import Rows, holds
 from persist.core.data.predicates.text import Term, parse_text
 from persist.core.data.schema import DIFF, TS, Schema
 from persist.core.data.splits import KeyRange, after_prefix
 from persist.core.data.stats import VALUE_BYTES
-from persist.core.data.types import T, has_words, is_text
+from persist.core.data.types import T
 from persist.core.shard.batch import ColumnStats, Part
 from persist.errors import InvalidArgument
 
@@ -54,7 +54,7 @@ class Predicate:
         """The columns it looks at, of these. Raises InvalidArgument for an expression that they cannot answer."""
         found: set[str] = set()
         for condition in self.conditions:
-            found.update({condition.column} if condition.column else ())
+            found.update(each.column for each in condition.each)
             found.update(columns_in(condition.value, schema) if condition.op == ARROW else ())
             found.update(*(side.columns(schema) for side in _sides(condition)))
         return found
@@ -75,16 +75,15 @@ class Predicate:
                 side.check(schema, times=times)
             if condition.op == ARROW:
                 columns_in(condition.value, pa.schema(fields.values()))
-            if not condition.column:
-                continue
-            if condition.column not in fields:
-                summed = condition.column in (TS.name, DIFF.name)
-                raise InvalidArgument(
-                    "updates cannot be chosen by this before they are summed" if summed else "no such column",
-                    hint=_SUMMED if summed else f"the columns are {list(fields)}",
-                    column=condition.column,
-                )
-            condition.literals(fields[condition.column].type)
+            for each in condition.each:
+                if each.column not in fields:
+                    summed = each.column in (TS.name, DIFF.name)
+                    raise InvalidArgument(
+                        "updates cannot be chosen by this before they are summed" if summed else "no such column",
+                        hint=_SUMMED if summed else f"the columns are {list(fields)}",
+                        column=each.column,
+                    )
+                each.literals(fields[each.column].type)
 
     def may_match(self, part: Part, schema: Schema) -> bool:
         """False only when no row of the part can match. ``schema`` is the part's or a newer one.
@@ -96,6 +95,8 @@ class Predicate:
         return all(
             any(side.may_match(part, schema) for side in _sides(condition))
             if _sides(condition)
+            else _any_row_may_hold(condition, stats, types, part.rows)
+            if condition.op == ROWS
             else all(
                 _may_hold(each, stats[each.column], types[each.column], part.rows)
                 for each in _of_column(condition, types.get(condition.column))
@@ -117,34 +118,34 @@ class Predicate:
         for condition in self.conditions:
             if _sides(condition):
                 found += _hull([side.keys(schema) for side in _sides(condition)])
-            elif condition.column == first.name:
-                found += [_key_bounds(each, first.type, alone=alone) for each in _of_column(condition, first.type)]
+            for equal in condition.each:
+                if equal.column == first.name:
+                    found += [_key_bounds(each, first.type, alone=alone) for each in _of_column(equal, first.type)]
         lower = max((keys.lower for keys in found if keys.lower is not None), default=None)
         upper = min((keys.upper for keys in found if keys.upper is not None), default=None)
         return None if lower is None and upper is None else KeyRange(lower=lower, upper=upper)
 
     def filter(self, table: pa.Table) -> pa.Table:
         """The rows for which every condition holds, in order. Raises InvalidArgument as ``check`` does."""
-        mask = self._mask(table)
+        mask = self._mask(Rows(table))
         kept = table if mask is None or bool(pc.all(mask).as_py() is not False) else table.filter(mask)
         for condition in self.conditions:
             kept = chosen(condition.value, kept) if condition.op == ARROW else kept
         return kept
 
-    def _mask(self, table: pa.Table) -> pa.BooleanArray | None:
+    def _mask(self, rows: Rows) -> pa.BooleanArray | None:
         """For each row whether it holds, expressions aside; None: of every row."""
         mask: Any = None
         for condition in self.conditions:
             if condition.op == ARROW:
                 continue
-            if _sides(condition):
-                holds = functools.reduce(pc.or_, [_all_or(side._mask(table), table) for side in _sides(condition)])
-            elif condition.column not in table.schema.names:
-                names = table.schema.names
-                raise InvalidArgument("no such column", hint=f"the columns are {names}", column=condition.column)
-            else:
-                holds = _holds(condition, one_chunk(table.column(condition.column)))
-            mask = holds if mask is None else pc.and_(mask, holds)
+            sides = _sides(condition)
+            found = (
+                functools.reduce(pc.or_, [_all_or(side._mask(rows), rows) for side in sides])
+                if sides
+                else holds(condition, rows)
+            )
+            mask = found if mask is None else pc.and_(mask, found)
         return mask  # type: ignore[no-any-return]  # kernels have no types
 
 
@@ -152,6 +153,7 @@ def _conditions(where: PredicateLike) -> Iterable[Condition]:
     if isinstance(where, Predicate):
         return where.conditions
     if isinstance(where, pc.Expression):
+        check_depth(where)
         return [Condition("", ARROW, where)]
     if isinstance(where, str):
         return _of_terms(parse_text(where))
@@ -201,11 +203,13 @@ def _renamed(condition: Condition, name: Callable[[str], str]) -> Condition:
         raise InvalidArgument(
             "an expression names columns as they are", hint="give a text", got=str(condition.value)[:80]
         )
+    if condition.op == ROWS:
+        return replace(condition, value=tuple(_renamed(each, name) for each in condition.each))
     return replace(condition, column=name(condition.column))
 
 
-def _all_or(mask: pa.BooleanArray | None, table: pa.Table) -> pa.BooleanArray:
-    return pa.array(np.ones(table.num_rows, dtype=np.bool_)) if mask is None else mask
+def _all_or(mask: pa.BooleanArray | None, rows: Rows) -> pa.BooleanArray:
+    return pa.array(np.ones(rows.table.num_rows, dtype=np.bool_)) if mask is None else mask
 
 
 def _sides(condition: Condition) -> tuple[Predicate, ...]:
@@ -253,40 +257,6 @@ def _fits(condition: Condition, given: pa.DataType) -> bool:
     return True
 
 
-def _holds(condition: Condition, column: ArrowArray) -> pa.BooleanArray:
-    """For each row, whether the condition holds; never null."""
-    if condition.op == "is null":
-        return column.is_null()
-    if condition.op == "is not null":
-        return column.is_valid()
-    given = column.type
-    values = condition.literals(given)
-    if condition.op.endswith("like"):
-        like = pc.fill_null(pc.match_like(column, condition.value), condition.op == "not like")
-        return pc.invert(like) if condition.op == "not like" else like  # type: ignore[no-any-return]  # kernels have no types
-    column = applied(condition.function, column)
-    if not (has_words(column.type) or is_text(column.type) or T.is_binary(column.type)):
-        # Arrow's own comparisons see NaN and -0.0 otherwise: compare canonical bytes.
-        valid = column.is_valid()
-        values = condition.canonical(given)
-        column = pc.if_else(valid, encode_key([column]), pa.scalar(None, values.type))
-    if condition.op == "in":
-        return pc.is_in(column, value_set=values, skip_nulls=True)  # type: ignore[no-any-return]  # kernels and pyspark have no types
-    if condition.op == "not in":
-        return pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=values, skip_nulls=True)))  # type: ignore[no-any-return]  # the same
-    return pc.fill_null(_COMPARE[condition.op](column, values[0]), False)  # type: ignore[no-any-return]  # kernels and pyspark have no types
-
-
-_COMPARE: Final[dict[str, Callable[..., Any]]] = {
-    "=": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-
-
 def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows: int) -> bool:
     if condition.op == "is null":
         return stats.null_count > 0
@@ -301,7 +271,7 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
     if stats.lower is None and stats.upper is None:
         # No bounds: unknown, or nothing but NaN.
         return True
-    nan = encode_key([pa.array([float("nan")], given)])[0].as_py() if T.is_floating(given) and stats.has_nan else None
+    nan = _nan(given) if T.is_floating(given) and stats.has_nan else None
     lower, upper = stats.lower, stats.upper
     if condition.op == "in":
         return condition.any_within(given, lower, upper) or (nan is not None and condition.any_within(given, nan, nan))
@@ -317,6 +287,37 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
         return nan is not None and not condition.any_within(given, nan, nan)
     [literal] = condition.encoded(given)
     return _in_bounds(condition.op, literal, stats) or _nan_holds(condition.op, literal, nan)
+
+
+def _any_row_may_hold(
+    condition: Condition, stats: Mapping[str, ColumnStats], types: Mapping[str, pa.DataType], rows: int
+) -> bool:
+    """Some row that is looked for lies within the bounds of all its columns."""
+    possible: Any = None
+    for each in condition.each:
+        known = stats.get(each.column)
+        if known is None or each.function:
+            continue
+        given = types[each.column]
+        if not _may_hold(each, known, given, rows):
+            return False
+        if known.lower is None and known.upper is None:
+            continue
+        values = each.canonical(given)
+        inside: Any = None
+        for compare, bound in ((pc.greater_equal, known.lower), (pc.less_equal, known.upper)):
+            if bound is not None:
+                within_bound = compare(values, pa.scalar(bound, values.type))
+                inside = within_bound if inside is None else pc.and_(inside, within_bound)
+        if T.is_floating(given) and known.has_nan:
+            inside = pc.or_(inside, pc.equal(values, pa.scalar(_nan(given), values.type)))
+        possible = inside if possible is None else pc.and_(possible, inside)
+    return possible is None or bool(pc.any(possible).as_py())
+
+
+def _nan(given: pa.DataType) -> bytes:
+    """The canonical bytes of NaN."""
+    return encode_key([pa.array([float("nan")], given)])[0].as_py()
 
 
 def _key_bounds(condition: Condition, given: pa.DataType, *, alone: bool) -> KeyRange:

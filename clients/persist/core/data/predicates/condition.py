@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from persist.arrow import ArrowArray
@@ -21,6 +22,7 @@ from persist.typed import AnyValue
 Made = TypeVar("Made")
 
 OR: Final = "or"
+ROWS: Final = "rows in"
 ARROW: Final = "arrow"
 
 
@@ -38,7 +40,8 @@ class Condition:
     """One comparison of a column, or of what a ``function`` of dates makes of it; or what ``or`` joins.
 
     ``value`` is a tuple or an Arrow array for ``in`` and ``not in``, None for ``is null`` and ``is not null``. Without
-    a column: for ``or`` a tuple of Predicates, for ``arrow`` an expression. Picklable.
+    a column: for ``or`` a tuple of Predicates, for ``rows in`` Conditions by ``in`` of equally many values, which hold
+    together of one place in them, for ``arrow`` an expression. Picklable.
     """
 
     column: str
@@ -52,9 +55,23 @@ class Condition:
         """What ``or`` joins; nothing of a comparison."""
         return self.value if self.op == OR else ()
 
+    @property
+    def each(self) -> "tuple[Condition, ...]":
+        """The comparisons of one column each that must all hold where it does: itself, if it is one."""
+        if self.op == ROWS:
+            return self.value  # type: ignore[no-any-return]  # what the op says
+        return (self,) if self.column else ()
+
     def literals(self, column: pa.DataType) -> ArrowArray:
-        """The values in the type of what it is about. Raises InvalidArgument when one does not fit."""
+        """The values but null, in order, in the type of what it is about. Raises InvalidArgument: one does not fit."""
         return self._once(column, lambda: _literals(self, column))
+
+    def rows(self, columns: tuple[pa.DataType, ...]) -> ArrowArray:
+        """The canonical bytes of the rows that are looked for, each column's type given. Raises InvalidArgument."""
+        return self._once(
+            columns,
+            lambda: encode_key([each.literals(column) for each, column in zip(self.each, columns, strict=True)]),
+        )
 
     def canonical(self, column: pa.DataType) -> ArrowArray:
         """The canonical bytes of those. Raises InvalidArgument."""
@@ -81,11 +98,46 @@ class Condition:
 
 
 def any_of(sides: Iterable[Sequence[Condition]]) -> list[tuple[Condition, ...]]:
-    """Fewer sides that hold together where these do: what they say that one column equals is one ``in``."""
+    """Fewer sides that hold together where these do: what they say that columns equal is one ``in`` for each column, or
+    one ``rows in`` for several together.
+    """
     flat = itertools.chain.from_iterable(
         (inner.conditions for inner in side[0].sides) if len(side) == 1 and side[0].sides else [side] for side in sides
     )
-    return [tuple(each) for each in _gathered(flat, ("=", "in"), "in")]
+    return _rows_gathered(_gathered(flat, ("=", "in"), "in"))
+
+
+def _rows_gathered(sides: Iterable[Sequence[Condition]]) -> list[tuple[Condition, ...]]:
+    """Sides of equations of the same columns are one; all others stay."""
+    found: list[tuple[Condition, ...]] = []
+    values: dict[tuple[tuple[str, str], ...], tuple[int, list[tuple[AnyValue, ...]]]] = {}
+    for side in sides:
+        if len(side) == 1 and side[0].op == ROWS:
+            parts, rows = side[0].each, list(zip(*(each.value for each in side[0].each), strict=True))
+        elif len(side) > 1 and all(each.op == "=" for each in side):
+            parts = tuple(sorted(side, key=_about))
+            rows = [tuple(each.value for each in parts)]
+        else:
+            parts, rows = (), []
+        about = tuple(map(_about, parts))
+        if len({column for column, _ in about}) < max(1, len(about)):
+            found.append(tuple(side))
+            continue
+        if about not in values:
+            values[about] = len(found), []
+            found.append(tuple(side))
+        values[about][1].extend(rows)
+    for about, (place, rows) in values.items():
+        if len(rows) > 1:
+            columns = zip(about, zip(*rows, strict=True), strict=True)
+            found[place] = (
+                Condition("", ROWS, tuple(Condition(name, "in", each, by) for (name, by), each in columns)),
+            )
+    return found
+
+
+def _about(condition: Condition) -> tuple[str, str]:
+    return condition.column, condition.function
 
 
 def all_of(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
@@ -125,8 +177,13 @@ def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
     try:
         if isinstance(values, pa.Array):
             return stored(cast_exactly(values.drop_null(), given), given, condition.column)
-        arrays = [_alike(each, given) for each in _by_type(values)]
-        return stored(pa.concat_arrays(arrays), given, condition.column) if arrays else pa.array([], given)
+        kinds = _by_type(values)
+        if not kinds:
+            return pa.array([], given)
+        found = pa.concat_arrays([_alike([value for _, value in each], given) for each in kinds])
+        if len(kinds) > 1:
+            found = found.take(pa.array(np.argsort([place for each in kinds for place, _ in each])))
+        return stored(found, given, condition.column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
         raise InvalidArgument(
             "the value does not fit the column",
@@ -136,12 +193,12 @@ def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
         ) from error
 
 
-def _by_type(values: Iterable[AnyValue]) -> Collection[list[AnyValue]]:
-    """The values but null, those of a type together."""
-    found: dict[type, list[AnyValue]] = {}
-    for value in values:
+def _by_type(values: Iterable[AnyValue]) -> Collection[list[tuple[int, AnyValue]]]:
+    """The values but null with their places, those of a type together."""
+    found: dict[type, list[tuple[int, AnyValue]]] = {}
+    for place, value in enumerate(values):
         if value is not None:
-            found.setdefault(type(value), []).append(value)
+            found.setdefault(type(value), []).append((place, value))
     return found.values()
 
 
