@@ -81,9 +81,11 @@ def test_a_claim_looks_at_no_more_than_a_stretch_of_very_many_batches():
     for time in range(3 * BATCHES_WEIGHED_MAX):
         trace = push(trace, batch(time, time, time + 1, MEBI))
     chosen = most_worth(trace, 0, 1, BOUNDS)
-    assert chosen is not None and len(chosen.batches) > BATCHES_WEIGHED_MAX
+    assert chosen is not None
+    assert len(chosen.batches) > BATCHES_WEIGHED_MAX
     done = prepared(trace, chosen, BOUNDS)
-    assert done is not None and len(done[2].batches) == CLAIM_PARTS
+    assert done is not None
+    assert len(done[2].batches) == CLAIM_PARTS
     weighed = [each for each in chosen.batches if "encoded_bytes" in each.__dict__]
     assert len(weighed) == BATCHES_WEIGHED_MAX
 
