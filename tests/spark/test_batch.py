@@ -42,9 +42,9 @@ def found(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def blobs(location: str) -> int:
-    """Part files under the location, referenced or not."""
-    return sum(1 for path in Path(location).rglob("*") if path.is_file() and path.name.startswith("p"))
+def blobs(location: str, where: Where) -> int:
+    """Part files of a shard, referenced or not."""
+    return sum(1 for path in Path(location, "blob", where["shard"]).rglob("p*") if path.is_file())
 
 
 def test_write_then_read_at_each_commit_time_gives_that_time(spark: Any, where: Where, contents: Contents) -> None:
@@ -145,27 +145,25 @@ def test_task_that_fails_after_its_upload_counts_once(
     spark: Any, where: Where, location: str, contents: Contents
 ) -> None:
     frame = spark.range(0, 40_000, numPartitions=4).selectExpr("id", "cast(id as string) as name")
-    before = blobs(location)
     writer = frame.write.format("persist_task_fails").options(**where).option("keyColumns", "id")
     writer.option("commitTime", 1).mode("append").save()
     found_rows = contents(where)
     assert len(found_rows) == 40_000
     assert {count for _, _, count in found_rows} == {1}
-    assert blobs(location) - before == 8, "both attempts of each task uploaded, and nothing was deleted"
+    assert blobs(location, where) == 8, "both attempts of each task uploaded, and nothing was deleted"
 
 
 def test_commit_that_fails_before_it_happens_leaves_no_shard(
     spark: Any, where: Where, location: str, client: Any
 ) -> None:
     frame = spark.range(0, 40_000, numPartitions=2).selectExpr("id", "cast(id as string) as name")
-    before = blobs(location)
     with pytest.raises(Exception, match="before commit"):
         frame.write.format("persist_commit_fails_before").options(**where).option("keyColumns", "id").mode(
             "append"
         ).save()
     with pytest.raises(persist.ShardNotFound):
         client.recent_upper(where["shard"])
-    assert blobs(location) - before == 2, "abort deletes nothing"
+    assert blobs(location, where) == 2, "abort deletes nothing"
 
 
 def test_commit_that_fails_after_it_happened_keeps_its_rows(spark: Any, where: Where, contents: Contents) -> None:
