@@ -34,7 +34,13 @@ class Shop:
     def connect(self) -> Any:
         """A session of its own; in UTC, as what is read is."""
         connection: Any = pymysql.connect(
-            host="127.0.0.1", port=self.server.port, user="root", database=self.name, charset="utf8mb4", autocommit=True
+            host="127.0.0.1",
+            port=self.server.port,
+            user="root",
+            database=self.name,
+            charset="utf8mb4",
+            autocommit=True,
+            ssl_disabled=True,
         )
         connection.query("SET time_zone = '+00:00', sql_mode = ''")
         return connection
@@ -86,7 +92,7 @@ def mariadb() -> Iterator[servers.Server]:
 @pytest.fixture
 def shop(mariadb: servers.Server) -> Iterator[Shop]:
     made = Shop(mariadb, f"shop_{next(_numbers)}")
-    connection = pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", autocommit=True)
+    connection = pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", autocommit=True, ssl_disabled=True)
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {made.name}")
     connection.close()
