@@ -430,7 +430,7 @@ async def test_streams_beyond_the_limit_are_refused_and_all_else_goes_on():
     async with serving(settings=Settings(streams_max=3, calls_max=2)) as server, server.channel() as channel:
         sessions: list[Any] = [channel.stream_stream(SESSION)() for _ in range(4)]
         codes = [asyncio.ensure_future(session.code()) for session in sessions]
-        [refused], _ = await asyncio.wait(codes, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        [refused], _ = await asyncio.wait(codes, timeout=120, return_when=asyncio.FIRST_COMPLETED)
         assert refused.result() == grpc.StatusCode.RESOURCE_EXHAUSTED
         stub, shard = PersistShardStub(channel), new_shard()
         await stub.Open(pb.OpenRequest(shard_id=shard, create=True), timeout=30)

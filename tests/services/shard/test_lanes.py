@@ -24,6 +24,7 @@ from persist.runtime import SystemRuntime, system
 from persist.settings import Settings
 from persist_host import Telemetry
 from persist_shard import Lanes
+from persist_shard import lanes as lanes_module
 from persist_shard.lane import CROWD_MEMORY, TRIAL_FOLDS, Lane
 
 
@@ -345,7 +346,10 @@ def test_lane_gathers_while_several_succeed_together_and_now_and_then_to_find_ou
     assert not lane.crowded()
 
 
-async def test_lane_idle_in_between_keeps_its_habits():
+async def test_lane_idle_in_between_keeps_its_habits(monkeypatch: pytest.MonkeyPatch):
+    for name in ("GATHER_SECONDS", "QUIET_SECONDS"):
+        # Until the second is there, however long a machine under load takes.
+        monkeypatch.setattr(lanes_module, name, 30.0)
     shards, shard = await opened()
     lanes = lanes_over(shards, lane_fold_max=2)
     await asyncio.gather(*(lanes.submit(shard, append(i, i + 1), timeout=5, weight=10) for i in (0, 1)))
