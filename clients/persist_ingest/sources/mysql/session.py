@@ -135,7 +135,7 @@ class Server:
 
 
 class _Preferring(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no types
-    """Encrypted where the server can, whoever it is."""
+    """Encrypted where the server can, and unchecked."""
 
     def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
         return _unchecked()
