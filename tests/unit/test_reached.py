@@ -21,6 +21,7 @@ FOR_TESTS = {
 CALLED_BY_OTHERS = {
     "pushFilters": "Spark calls it",
     "_repr_html_": "notebooks call it",
+    "_create_ssl_ctx": "PyMySQL calls it",
 }
 """Functions that only other people's code names."""
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -210,11 +211,11 @@ def test_what_a_source_feeds_nothing_else_writes_also_without_an_environment(
 def test_many_reads_that_wait_look_together_and_take_records_apart_once(
     here: Location, shop: Any, begun: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, parsed = list[str](), list[int]()
+    looks, parsed = Counter[Stalls](), list[int]()
     look, parse = Stalls._look, standing.all_fed
 
     async def looked(self: Stalls, shard: persist.ShardId) -> Any:
-        looks.append(str(shard))
+        looks[self] += str(shard) == str(RECORDS)
         return await look(self, shard)
 
     def taken_apart(records: Any) -> Any:
@@ -233,9 +234,11 @@ def test_many_reads_that_wait_look_together_and_take_records_apart_once(
                 with pytest.raises(NotYetAvailable):
                     each.result()
 
+    began = time.monotonic()
     read()
     read()
     # One each at first, which may be together, and one of all in each round: if each looked for itself, some 500.
-    rounds = 2 * (4.0 / 0.2 + 20)
-    assert 0 < looks.count(str(RECORDS)) <= rounds
+    rounds = 2 * 20 + (time.monotonic() - began) / stalling.LOOK_SECONDS
+    assert looks.total() > 0
+    assert max(looks.values()) <= rounds
     assert len(parsed) == 1
