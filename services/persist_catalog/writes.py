@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
+from persist.cached import cached_property
 from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import ReadWriteCatalog

@@ -14,9 +14,9 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from persist.cached import cached_property
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.dates import dated

@@ -6,8 +6,8 @@ Source: architecture.md section 4; docs/formats.md, batches.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
+from persist.cached import cached_property
 from persist.core.frontier import Description
 
 PART_FORMAT = 1
