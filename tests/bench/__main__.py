@@ -33,6 +33,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "inside_spark.lakes": ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8"),
     "long": ("P9", "P10", "P11", "B15"),
     "sources": ("P12", "P13"),
+    "ingesting": ("P18", "P19", "P20"),
     "catalog": ("P14",),
     "size": ("S1", "S2", "S3", "S4", "S5"),
     "sql": ("P15",),
