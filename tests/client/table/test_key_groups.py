@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from persist.client.table.keyed import rows_with_keys
 from persist.client.table.rows import key_range, keys_of
 from persist.core.data.splits import KeyRange, blocks_in
 from persist.runtime import system
+from persist.storage.blob.file import FileBlob
 
 SETTINGS = Settings(row_group_rows=64, inline_part_bytes_max=0, compaction=False)
 SCHEMA = Schema(key={"name": pa.string(), "n": pa.int64()}, val={"value": pa.int64()})
@@ -75,6 +77,34 @@ async def test_what_is_found_is_what_is_there_and_blocks_between_are_not_read(
             (row["name"], row["n"]): row["value"] for row in (await (await rows.snapshot()).to_arrow()).to_pylist()
         }
         assert again == {**expected, named(0): 9, last: 9}
+
+
+async def test_changes_of_two_distant_keys_read_nothing_of_what_lies_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes that the store gives, through what users call: of a table of sixty blocks two are read, and not all."""
+    count, settings = 60_000, Settings(row_group_rows=1024, inline_part_bytes_max=0, compaction=False)
+    schema = Schema(key={"n": pa.int64()}, val={"value": pa.binary()})
+    chance, read, get = random.Random(5), list[int](), FileBlob._get
+
+    def wide(*numbers: int) -> pa.Table:
+        return pa.table({"n": numbers, "value": [chance.randbytes(60) for _ in numbers]})
+
+    def counted(*given: Any) -> bytes | None:
+        found = get(*given)
+        read.append(len(found or b""))
+        return found
+
+    monkeypatch.setattr(FileBlob, "_get", counted)
+    async with await aio.embedded(tmp_path / "data", settings=settings) as client:
+        rows = await client.table("rows", schema=schema, mode="direct")
+        await rows.upsert(wide(*range(count)))
+        assert len(await (await rows.snapshot()).to_arrow()) == count
+        whole = sum(read)
+        for change in (rows.upsert, rows.delete):
+            read.clear()
+            await change(wide(0, count - 1))
+            assert 0 < sum(read) < whole / 10
 
 
 def _rows(snapshot: aio.Snapshot, keys: list[bytes]) -> int:

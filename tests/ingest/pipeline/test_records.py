@@ -2,12 +2,14 @@
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 from client.shard.test_restored import Address
+from ingest.pipeline.conftest import contents
 
 from persist import Client, ShardId, UpperMismatch, aio
 from persist.sources import RECORDS
@@ -161,3 +163,32 @@ def test_failed_lines_of_status_are_counted_in_the_next(here: Location) -> None:
         pipeline.step()
         [told] = status(here, "count").ingesters.values()
         assert told["untold"] == 3
+
+
+def test_a_pipeline_goes_on_whatever_others_of_its_location_say_meanwhile(here: Location, shop: Any) -> None:
+    """On a real PostgreSQL: between any look of one at what is recorded and what it does by it, others say theirs."""
+    for name in ("one", "two"):
+        shop.run(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"ALTER TABLE {name} REPLICA IDENTITY FULL")
+        create(here, name, "postgres", {"dsn": shop.dsn, "tables": f"public.{name}"}, interval_ms=1)
+    every = PipelineOptions(tick_ms=1, told_ms=0, forget_ms=0, commit_steps_late=0)
+    with (
+        Pipeline(here, "one", options=every) as one,
+        Pipeline(here, "one", options=every) as same,
+        Pipeline(here, "two", options=every) as two,
+    ):
+        for each in (one, same, two):
+            each.step()
+
+        def others() -> None:
+            for each in (two, same, two):
+                each._told_at = float("-inf")
+                each.step()
+
+        for number in range(3):
+            shop.run(f"INSERT INTO one VALUES ({number})", f"INSERT INTO two VALUES ({number})")
+            one._records._client = cast(Any, Interleaved(one._client, others, times=4))
+            one._told_at = float("-inf")
+            one.run(steps=1)
+            assert contents(here, "one", "public.one") == Counter(shop.select("SELECT * FROM one"))
+        assert [each.figures.untold for each in (one, same, two)] == [0, 0, 0]
+        assert [status(here, name).state for name in ("one", "two")] == ["running", "running"]

@@ -2,10 +2,11 @@
 
 import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from ingest.pipeline.conftest import Shop
 from sure import sure
@@ -18,6 +19,7 @@ from persist_ingest import Location, Pipeline, PipelineOptions, create, resnapsh
 from persist_ingest.location import client
 from persist_ingest.pipeline.records import Records
 from persist_ingest.pipeline.reporting.figures import HELP, warnings
+from persist_ingest.sources.postgres import reader as reading
 
 OPTIONS = PipelineOptions(tick_ms=1, forget_ms=0, told_ms=0, commit_steps_late=0)
 
@@ -210,6 +212,35 @@ def test_a_slot_near_its_limit_is_warned_of_before_it_is_lost(here: Location) ->
             pipeline.step()
             pipeline.step()
         shop.close()
+
+
+def test_what_an_open_transaction_keeps_of_the_log_is_counted(
+    here: Location, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server keeps its log from there on, although all that was committed since is read."""
+    monkeypatch.setattr(reading, "ADVANCE_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "LOG_SECONDS", 0.0)
+    begun(here, shop)
+    retained, behind = (
+        f'persist_source_upstream_{each}{{source="shop"}}' for each in ("retained_bytes", "bytes_behind")
+    )
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline, watched("127.0.0.1:0", pipeline) as address:
+
+        def stepped(wanted: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+            while True:
+                shop.run("UPDATE good SET name = name || '.'")
+                pipeline.step()
+                if wanted(found := figures(address)):
+                    return found
+
+        with psycopg.connect(shop.dsn) as other:
+            other.execute("INSERT INTO bad VALUES (2, 'open')")
+            for _ in range(4):
+                shop.run("SELECT pg_logical_emit_message(false, 'x', repeat('y', 1000000))")
+            found = stepped(lambda found: found[behind] < 1_000_000)
+            assert found[retained] > 4_000_000
+            assert status(here, "shop").upstream["retained_bytes"] > 4_000_000
+        stepped(lambda found: found[retained] < 1_000_000)
 
 
 def test_what_is_warned_of() -> None:
