@@ -287,12 +287,7 @@ class Pipeline:
         if isinstance(reader, Remembers):
             reader.remember(before.frontier)
         bound = before.frontier.bound(0) or 0
-        try:
-            probe = reader.probe()
-        except SourceFailure:
-            # What it says of tables counts only once it is the right one.
-            self._losses.admission.admit(self.source, reader, bound)
-            raise
+        probe = self._losses.admission.probed(self.source, reader, bound)
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = wanted
         self._losses.admission.admit(self.source, reader, bound)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from persist import Determinate
 from persist.runtime import system
-from persist.sources import STALLED, Lsn, UpstreamRegressed, precedes
+from persist.sources import STALLED, Lsn, Probe, UpstreamRegressed, precedes
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
 from persist_ingest.pipeline.troubles import amend, running, troubles, with_trouble
 from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
+from persist_ingest.sources.port import SourceFailure, SourceReader
 
 if TYPE_CHECKING:
     import persist
@@ -100,6 +101,14 @@ class Admission:
             )
         admitted(self._records, source, run, anew=anew, decided=decided)
         self._run = run.name
+
+    def probed(self, source: Source, reader: SourceReader, bound: int) -> Probe:
+        """What the reader says. What it says of tables counts only once its server is the right one: raises as admit."""
+        try:
+            return reader.probe()
+        except SourceFailure:
+            self.admit(source, reader, bound)
+            raise
 
     def look(self, source: Source) -> None:
         """Where others read another run by now, this one is to be admitted again before anything is bound of it."""
