@@ -103,7 +103,7 @@ class Admission:
         self._run = run.name
 
     def probed(self, source: Source, reader: SourceReader, bound: int) -> Probe:
-        """What the reader says. What it says of tables counts only once its server is the right one: raises as admit."""
+        """What a reader says; what it says of tables counts once its server is the right one. Raises as admit."""
         try:
             return reader.probe()
         except SourceFailure:
