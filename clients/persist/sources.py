@@ -6,7 +6,7 @@ Source: design 003; catalog-semantics.md section 4; sources.md.
 from persist.client.binding.port import Bound, RemapSource, ResumptionOf, Resumptions
 from persist.client.blocking.minter import Minter
 from persist.core.binding.binding_log import Append, BindingLog, Covered, MintRules
-from persist.core.binding.lives import succeeding
+from persist.core.binding.lives import precedes, succeeding
 from persist.core.binding.probe import Probe, check_available
 from persist.core.binding.reclock import Reclocker, reclock_frontier, source_upper_at_frontier
 from persist.core.binding.remap import Binding, RemapTrace
@@ -87,6 +87,7 @@ __all__ = [
     "incarnation_of",
     "offset_resumption",
     "offsets_of",
+    "precedes",
     "reclock_frontier",
     "remap_since",
     "resumption",

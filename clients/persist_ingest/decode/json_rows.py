@@ -1,14 +1,18 @@
 """JSON objects to rows with declared columns; fields that are not declared are ignored, missing ones are null.
 
+One that is missing, and there by another case, makes the object a bad one: its value would be lost without a word.
+
 Source: sources.md section 3, decode.
 """
 
 import decimal
+import functools
 import io
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +46,7 @@ class JsonDecoder:
             raise Undecodable("this is not a JSON object" if len(stripped) > 1 or stripped[0] else "this is empty")
         check_decimals(stripped, self._read_as)
         columns = self._one(stripped[0]) if len(stripped) == 1 else self._many(stripped)
+        _check_names(stripped, columns, self.fields)
         _check_numbers(stripped, columns, self.fields)
         return converted(columns, self.fields)
 
@@ -84,6 +89,61 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) and holds_decimals(kind):
         return pa.list_(kind.value_field.with_type(_read_as(kind.value_type)))
     return kind
+
+
+def _check_names(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fields: pa.Schema) -> None:
+    """Raise Undecodable where a field is null that is there by another case. Only those are looked through that may."""
+    names = tuple(dict.fromkeys(_null_names(columns, fields)))
+    if not names or len(columns[0]) != len(payloads):
+        # The latter is refused later.
+        return
+    rows: Sequence[int] = range(len(payloads))
+    if not any(pa.types.is_nested(field.type) for field in fields):
+        nulls = [column.is_null() for column in columns if column.null_count]
+        rows = np.flatnonzero(functools.reduce(pc.or_, nulls).to_numpy(zero_copy_only=False)).tolist()
+    search = _otherwise(names).search
+    for at in rows:
+        if search(payloads[at]):
+            try:
+                said = json.loads(payloads[at])
+            except ValueError as error:
+                raise Undecodable(str(error)) from error
+            _check_cases(said, fields)
+
+
+def _null_names(columns: Sequence[ArrowArray], fields: Iterable["pa.Field[Any]"]) -> Iterator[str]:
+    """Those of fields that are null somewhere, also within others that are there."""
+    for column, field in zip(columns, fields, strict=True):
+        if column.null_count:
+            yield field.name
+        kind = column.type
+        if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
+            inside = column.flatten()  # type: ignore[attr-defined]  # its type says what it is
+            yield from _null_names([inside], [kind.value_field])
+        elif pa.types.is_struct(kind) and len(there := column.drop_null()):
+            yield from _null_names(there.flatten(), list(kind))  # type: ignore[attr-defined]  # as above
+
+
+@functools.lru_cache(maxsize=64)
+def _otherwise(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """What may be one of these names in another case."""
+    either = b"|".join(re.escape(name.encode()) for name in names)
+    return re.compile(rb'"(?!(?:' + either + rb')")(?i:' + either + rb')"[ \t\r\n]*:')
+
+
+def _check_cases(said: object, fields: Iterable["pa.Field[Any]"]) -> None:
+    if not isinstance(said, dict):
+        return
+    declared = {field.name: field.type for field in fields}
+    others = {name.lower(): name for name in said if name not in declared}
+    for name, kind in declared.items():
+        if name not in said and name.lower() in others:
+            raise Undecodable(f"it has a field {others[name.lower()]}, and no {name}: names differ by case")
+        if pa.types.is_struct(kind):
+            _check_cases(said.get(name), list(kind))
+        elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and isinstance(said.get(name), list):
+            for each in said[name]:
+                _check_cases(each, list(kind.value_type))
 
 
 def _check_numbers(payloads: Sequence[bytes], columns: Sequence[ArrowArray], fields: pa.Schema) -> None:

@@ -48,7 +48,6 @@ from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower, follower
 from persist_ingest.pipeline.lives.losing import LOST, Losses
-from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
 from persist_ingest.pipeline.newest.upserts import appended, let_go
@@ -210,7 +209,7 @@ class Pipeline:
                 self._losses.keep_in_mind(self.source, self._type, self._reader, error, self.watch.discard)
                 raise
             except UpstreamReplaced as error:
-                self._take_over(succeed(self._client, self._records, self.source, self._type, error))
+                self._take_over(self._losses.succeed(self.source, self._type, error, self.watch.discard))
             except (UpstreamLost, ShardClosed) as error:
                 # Others may have released what only exports need that stand aside by now, or that left.
                 if not self._caught_up() and not self._set_aside(error):
@@ -287,10 +286,11 @@ class Pipeline:
         before = self._minter.bindings(remap)
         if isinstance(reader, Remembers):
             reader.remember(before.frontier)
-        probe = reader.probe()
+        bound = before.frontier.bound(0) or 0
+        probe = self._losses.admission.probed(self.source, reader, bound)
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = wanted
-        self._losses.admission.admit(self.source, reader)
+        self._losses.admission.admit(self.source, reader, bound)
         self._check_resumable(probe, before)
         is_news = not wanted.less_equal(before.frontier) or not before.is_initialized
         try:
@@ -532,6 +532,7 @@ class Pipeline:
         if found.generation != self.source.generation:
             return False
         self.figures.source = found
+        self._losses.admission.look(found)
         self.watch.look(found)
         is_same, silent_ms = self._knows(found), self._runtime.now_ms() - SILENT_MS
         if not is_same:

@@ -63,6 +63,11 @@ class Successor(Protocol):
         """Up to where the history is the same."""
         ...
 
+    @property
+    def run(self) -> ServerRun | None:
+        """The run of the server that says so; None: none, or it has nothing that says how far it was read."""
+        ...
+
     def check(self) -> None:
         """Raise UpstreamLost: it lacks what the source needs of it. Looked at after ``most``, which is for ever."""
         ...

@@ -17,6 +17,7 @@ from persist import Determinate, Schema, UsageError
 from persist.arrow import ArrowArray
 from persist.sources import CounterTimeline, Partition, Probe, SourceFrontier, SourceKind
 from persist.typed import Fields, Record
+from persist_ingest.sources.lives import ServerRun
 
 ERRORS: str = "errors"
 """The export that bad rows go to when the source is made to divert them."""
@@ -505,12 +506,14 @@ class TakesOver(Protocol):
 class Joined:
     """An export that a source is to have, too. ``schema``: what its shard begins with.
 
-    ``renewed``: a definition of the source, as others may have revised it meanwhile, with this export.
+    ``renewed``: a definition of the source, as others may have revised it meanwhile, with this export. ``run``: in
+    which it was found, where the upstream is a server whose runs are known.
     """
 
     export: str
     schema: Schema
     renewed: Callable[[Mapping[str, object]], Mapping[str, object]]
+    run: ServerRun | None = None
 
 
 @runtime_checkable

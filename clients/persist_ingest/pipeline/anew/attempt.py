@@ -30,25 +30,22 @@ from persist import (
 )
 from persist.runtime import system
 from persist.sources import (
-    Lsn,
     Reclocker,
     RemapTrace,
     SourceFrontier,
     SourceKind,
     UpstreamLost,
-    UpstreamRegressed,
     UpstreamReplaced,
 )
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.progress import FENCE, STEP, AnewProgress, Reached
 from persist_ingest.pipeline.anew.staging import Staging
 from persist_ingest.pipeline.lives.losing import LOST, Losses
-from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.newest.kept import forget
 from persist_ingest.pipeline.newest.upserts import appended, let_go
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.state import Contents
-from persist_ingest.pipeline.troubles import Trouble, amend, running, troubles, with_trouble
+from persist_ingest.pipeline.troubles import Trouble, amend, troubles, with_trouble
 from persist_ingest.pipeline.work import ExportPlan, Work, carry_out, prepared
 from persist_ingest.sources.lives import OnServer
 from persist_ingest.sources.port import (
@@ -148,7 +145,7 @@ class Attempt:
                     raise
                 self._over()
             except UpstreamReplaced as error:
-                succeed(self._client, self._records, self._source, self.kind, error)
+                self._losses.succeed(self._source, self.kind, error, self._discard, decided=self._decided)
             except HeldUp as error:
                 patience = system().monotonic() + PATIENCE_SECONDS
                 self._say(error)
@@ -189,10 +186,8 @@ class Attempt:
         if not isinstance(anew, OnServer):
             return
         try:
-            bound, end = self._bound_now(), anew.run().end
-            if end < bound and (running(self._source) or not self._decided):
-                raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(end), bound=Lsn(bound))
-            self._losses.admission.admit(self._source, anew, anew=True, decided=self._decided)
+            bound = self._bound_now()
+            self._losses.admission.admit(self._source, anew, bound, anew=True, decided=self._decided)
         except LOST as error:
             self._losses.keep_in_mind(self._source, self.kind, anew, error, self._discard)
             raise

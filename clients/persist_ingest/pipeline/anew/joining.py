@@ -13,15 +13,17 @@ from dataclasses import replace
 from typing import Final
 
 import persist
-from persist import InvalidArgument, PersistError, ShardId, ShardNotFound
+from persist import Determinate, InvalidArgument, PersistError, ShardId, ShardNotFound
 from persist.runtime import system
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.altering import altered
 from persist_ingest.pipeline.anew.again import check_export, new_attempt, read_anew
 from persist_ingest.pipeline.anew.attempt import Pace, discard
 from persist_ingest.pipeline.anew.progress import AnewProgress
+from persist_ingest.pipeline.lives.admitting import check_admitted, is_read
 from persist_ingest.pipeline.records import DATA_SINCE, Records, Source
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Joined, Joins
 from persist_ingest.sources.registry import source_type
 
@@ -134,6 +136,7 @@ def _add(
     ``options``: what the source has from then on.
     """
     joined = kind.joined(altered(source, source.definition, options), name, lenient=not attempt)
+    _check_run(records, source, joined.run, lenient=not attempt)
     shard = _fresh(the_client, source, joined)
 
     def place(now: Source) -> Source:
@@ -154,6 +157,17 @@ def _add(
         # Another process was faster.
         the_client.finalize(shard, force=True)
     return joined.export
+
+
+def _check_run(records: Records, source: Source, run: ServerRun | None, *, lenient: bool) -> None:
+    """Raise HistoryLost or Determinate: what a copy of the server's files has is none of the source's.
+
+    ``lenient``: it is taken in by itself, so it waits until another one admitted that server.
+    """
+    if run is not None:
+        check_admitted(records, source, run)
+    if lenient and not is_read(records, source, run):
+        raise Determinate("another server answers than the one that is read", hint="it is looked at again")
 
 
 def _fresh(the_client: "persist.Client", source: Source, joined: Joined) -> str:

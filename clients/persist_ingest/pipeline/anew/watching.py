@@ -22,6 +22,7 @@ from persist_ingest.pipeline.lives.admitting import is_read
 from persist_ingest.pipeline.records import Records, Source, is_silent
 from persist_ingest.pipeline.troubles import Trouble, held, running, snapshotted
 from persist_ingest.sources.foreseen import foreseen
+from persist_ingest.sources.lives import OnServer
 from persist_ingest.sources.port import SourceReader
 from persist_ingest.sources.registry import source_type
 from persist_ingest.sources.tables.silence import ended_by
@@ -131,7 +132,8 @@ class Watch:
         try:
             self._reader.probe()
             # Who reads it has admitted it.
-            if hold and is_read(self._records, source, self._reader):
+            run = self._reader.run() if isinstance(self._reader, OnServer) else None
+            if hold and is_read(self._records, source, run):
                 self._reader.commit(SourceFrontier.at(SourceKind(source.kind), {0: hold}))
         except PersistError:
             self._close_reader()

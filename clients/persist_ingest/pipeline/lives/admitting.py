@@ -7,16 +7,26 @@ was read last, and any whose slot is further.
 Source: catalog-semantics.md section 4.2, restart checks; docs/adr/0031-lost-histories-by-runs.md.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from persist.sources import STALLED, Lsn
+from persist import Determinate
+from persist.runtime import system
+from persist.sources import STALLED, Lsn, Probe, UpstreamRegressed, precedes
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
 from persist_ingest.pipeline.troubles import amend, running, troubles, with_trouble
 from persist_ingest.sources.lives import HistoryLost, OnServer, ServerRun
+from persist_ingest.sources.port import SourceFailure, SourceReader
 
+if TYPE_CHECKING:
+    import persist
+
+ELSEWHERE_SECONDS: Final = 2.0
+"""For how long others may bind nothing, beside two intervals of the source; at most five times as long."""
+_PAUSE_SECONDS: Final = 0.1
 _ASIDE_MAX: Final = 64
 """Of as many that see at once what has exports stand aside, each may be the first to have them do so."""
 
@@ -27,7 +37,7 @@ class Servers:
 
     ``less``: how much log one had, at most, of those that had less than was bound; None: none did. ``aside``: since
     when exports that ran stand aside for that, or are about to, as each process that saw it has it; in ``life`` of the
-    upstream.
+    upstream. ``left``: runs that a person decided against, while they were read.
     """
 
     generation: int
@@ -35,6 +45,7 @@ class Servers:
     less: int | None = None
     aside: Sequence[int] = field(default_factory=list)
     life: str = ""
+    left: Sequence[str] = field(default_factory=list)
     version: int = VERSION
 
     @classmethod
@@ -47,6 +58,8 @@ class Servers:
 
     def admits(self, run: ServerRun) -> bool:
         """Whether it is certain that this is none that had less."""
+        if run.name in self.left:
+            return False
         return self.less is None or run.name == self.run or run.read > self.less
 
     def having_less(self, run: ServerRun) -> Self:
@@ -58,20 +71,80 @@ class Servers:
 class Admission:
     """What one process knows: the run that it reads is one that it may bind from."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, client: "persist.Client", records: Records) -> None:
+        self._client = client
         self._records = records
         self._run = ""
 
-    def admit(self, source: Source, reader: object, *, anew: bool = False, decided: bool = False) -> None:
+    def admit(self, source: Source, reader: object, bound: int, *, anew: bool = False, decided: bool = False) -> None:
         """Have the run that was asked last recorded as the one that is read, before anything is bound of it.
 
-        ``anew``: an export is read anew from it; ``decided``: as a person says. Where none runs any more that settles
-        which one is right.
-        Raises HistoryLost: it may be one that had less than was bound, whatever it has now. LocationError.
+        ``bound``: how much log was bound before it was asked. ``anew``: an export is read anew from it; ``decided``: as
+        a person says. Where none runs any more that settles which one is right. Raises UpstreamRegressed, HistoryLost
+        (it may be one that had less than was bound, whatever it has now), Determinate (others bind from another one).
         """
-        if isinstance(reader, OnServer) and (run := reader.run()).name != self._run:
-            admitted(self._records, source, run, anew=anew, decided=decided)
-            self._run = run.name
+        if not isinstance(reader, OnServer):
+            return
+        run = reader.run()
+        is_settled = decided and anew and not running(source)
+        if run.end < bound and not is_settled:
+            raise UpstreamRegressed("the upstream has less than was bound", high=Lsn(run.end), bound=Lsn(bound))
+        if run.name == self._run:
+            return
+        if not is_settled:
+            check_admitted(self._records, source, run)
+        # Files that were copied may run twice, and both have as much: then it is those who read on that are right.
+        if not is_settled and binds_elsewhere(self._client, self._records, source, run):
+            raise Determinate(
+                "other ingesters bind from another server: this is a copy of its files, or they are led to one",
+                hint="have the connections of all lead to one server (dsn, PGHOST, DNS); it is tried again",
+            )
+        admitted(self._records, source, run, anew=anew, decided=decided)
+        self._run = run.name
+
+    def probed(self, source: Source, reader: SourceReader, bound: int) -> Probe:
+        """What a reader says; what it says of tables counts once its server is the right one. Raises as admit."""
+        try:
+            return reader.probe()
+        except SourceFailure:
+            self.admit(source, reader, bound)
+            raise
+
+    def look(self, source: Source) -> None:
+        """Where others read another run by now, this one is to be admitted again before anything is bound of it."""
+        if self._run and Servers.of(self._records.servers(source) or None, source).run != self._run:
+            self._run = ""
+
+
+def binds_elsewhere(client: "persist.Client", records: Records, source: Source, run: ServerRun) -> bool:
+    """Whether others bind meanwhile, and not from this run."""
+    seconds = min(ELSEWHERE_SECONDS + 2 * source.interval_ms / 1000, 5 * ELSEWHERE_SECONDS)
+    before, give_up = client.recent_upper(source.remap), system().monotonic() + seconds
+    while Servers.of(records.servers(source) or None, source).run not in ("", run.name):
+        if client.recent_upper(source.remap) != before:
+            # SUBTLE: who binds from this run has recorded it before.
+            return Servers.of(records.servers(source) or None, source).run != run.name
+        if system().monotonic() >= give_up:
+            break
+        threading.Event().wait(_PAUSE_SECONDS)
+    return False
+
+
+def check_admitted(records: Records, source: Source, run: ServerRun) -> None:
+    """Raise HistoryLost: it may be one that had less than was bound."""
+    _check(Servers.of(records.servers(source) or None, source), run)
+
+
+def _check(known: Servers, run: ServerRun) -> None:
+    if not known.admits(run):
+        raise HistoryLost(
+            "this server, or a copy of its files, had less than was bound: what it logged since is another history",
+            hint="have the connection lead to the server that the source was read from; if it is this one: "
+            "persist source resnapshot",
+            had=Lsn(known.less or 0),
+            has=Lsn(run.end),
+            slot_at=Lsn(run.read),
+        )
 
 
 def admitted(records: Records, source: Source, run: ServerRun, *, anew: bool = False, decided: bool = False) -> None:
@@ -80,28 +153,21 @@ def admitted(records: Records, source: Source, run: ServerRun, *, anew: bool = F
 
     def place(before: Mapping[str, object] | None) -> dict[str, object]:
         known = Servers.of(before, source)
-        if not known.admits(run) and not (is_first and decided):
-            raise HistoryLost(
-                "this server, or a copy of its files, had less than was bound: what it logged since is another history",
-                hint="have the connection lead to the server that the source was read from; if it is this one: "
-                "persist source resnapshot",
-                had=Lsn(known.less or 0),
-                has=Lsn(run.end),
-                slot_at=Lsn(run.read),
-            )
         if not known.admits(run):
-            known = Servers(generation=source.generation)
+            if not (is_first and decided):
+                _check(known, run)
+            # It is the server now, and so the one that was read before is none any more.
+            left = [each for each in dict.fromkeys([*known.left, known.run]) if each not in ("", run.name)]
+            known = Servers(generation=source.generation, left=left[-_ASIDE_MAX:])
         # What is read anew has the slot moved: none goes on by itself where it was.
         return asdict(replace(known, run=run.name, aside=[] if is_first else known.aside))
 
     records.change(SERVERS, source.name, place)
 
 
-def is_read(records: Records, source: Source, reader: object) -> bool:
-    """Whether the run that was asked last is the one that is recorded as read, by this process or another."""
-    return (
-        not isinstance(reader, OnServer) or Servers.of(records.servers(source) or None, source).run == reader.run().name
-    )
+def is_read(records: Records, source: Source, run: ServerRun | None) -> bool:
+    """Whether this run is the one that is recorded as read, by this process or another; None: none is known."""
+    return run is None or Servers.of(records.servers(source) or None, source).run == run.name
 
 
 def declared(records: Records, source: Source, run: ServerRun) -> bool:
@@ -134,15 +200,16 @@ def set_aside(records: Records, source: Source, since_ms: int) -> None:
 def waiting(records: Records, source: Source) -> list[str]:
     """The exports that stand aside for that alone still.
 
-    Nothing of the source was read since, under whatever options: none runs, and none is read anew.
+    Nothing of the source was read since, under whatever options: none runs, and none is read anew. It may have gone on
+    with a later life of its upstream meanwhile, which has all that was bound.
     """
     found = troubles(source)
     if running(source) or any(each.state != STALLED for each in found.values()):
         return []
     known = Servers.of(records.servers(source) or None, source)
-    return [
-        export for export, each in found.items() if each.since_ms in known.aside and known.life == source.incarnation
-    ]
+    if known.life != source.incarnation and not precedes(known.life, source.incarnation):
+        return []
+    return [export for export, each in found.items() if each.since_ms in known.aside]
 
 
 def taken_back(records: Records, source: Source, exports: list[str]) -> Source:

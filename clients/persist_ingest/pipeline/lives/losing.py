@@ -9,7 +9,6 @@ docs/adr/0031-lost-histories-by-runs.md.
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -18,10 +17,20 @@ import persist
 from persist import Determinate, LocationError, PersistError, UsageError
 from persist.runtime import system
 from persist.sources import BindingLog, UpstreamRegressed, UpstreamReplaced
-from persist_ingest.pipeline.lives.admitting import Admission, admitted, declared, set_aside, taken_back, waiting
+from persist_ingest.pipeline.lives.admitting import (
+    Admission,
+    admitted,
+    binds_elsewhere,
+    check_admitted,
+    declared,
+    set_aside,
+    taken_back,
+    waiting,
+)
+from persist_ingest.pipeline.lives.succeeding import succeed
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, snapshotted, with_trouble
-from persist_ingest.sources.lives import HistoryLost, Lags, OnServer
+from persist_ingest.sources.lives import HistoryLost, Lags, OnServer, ServerRun
 from persist_ingest.sources.port import Remembers, SourceType, is_apart
 
 if TYPE_CHECKING:
@@ -31,12 +40,13 @@ _log = logging.getLogger(__name__)
 
 LOST: Final = (UpstreamRegressed, HistoryLost)
 """What proves that an upstream lost a part of the history that was read, and cannot be seen any more once it grew."""
-ELSEWHERE_SECONDS: Final = 2.0
-"""For how long others may bind nothing, beside two intervals of the source; at most five times as long."""
 Ended = Callable[[Trouble], None]
 """Takes a snapshot that ended, with how far it was."""
-_PAUSE_SECONDS: Final = 0.1
-_AGAIN: Final = "once the server's log has grown beyond what was read: snapshot it again (persist source resnapshot)"
+_AGAIN: Final = (
+    "if this is another server than the one that was read: have the connection lead back there (dsn, PGHOST, DNS), and "
+    "tables go on by themselves; if its files were put back: once its log has grown beyond what was read, snapshot it "
+    "again (persist source resnapshot)"
+)
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -47,7 +57,7 @@ class Losses:
         self._client = client
         self._records = records
         self._looked_at = float("-inf")
-        self.admission = Admission(records)
+        self.admission = Admission(client, records)
 
     def keep_in_mind(self, source: Source, kind: object, reader: object, error: PersistError, end: Ended) -> None:
         """After one of ``LOST``: no export goes on by itself, as what it holds may be of the history that is lost.
@@ -67,14 +77,42 @@ class Losses:
             return
         # First: from then on none begins to bind from that one.
         was_read = isinstance(error, UpstreamRegressed) and declared(self._records, source, reader.run())
-        if not was_read and self._is_bound_elsewhere(source):
-            raise UpstreamReplaced(
-                "this server has less than was bound, and other ingesters go on with one that has all of it: this is "
-                "a copy of its files, or a standby that was promoted aside",
-                hint="have the connection of this one lead where theirs do (dsn, PGHOST, DNS)",
-                **error.details,
-            ) from error
-        if not was_read:
+        self._stand_aside(source, kind, None if was_read else reader.run(), trouble, error, end)
+
+    def succeed(
+        self, source: Source, kind: object, error: PersistError, end: Ended, *, decided: bool = False
+    ) -> Source:
+        """As ``succeeding.succeed``, of which a run that may have had less is none: then nothing goes on by itself."""
+
+        def admit(run: ServerRun) -> None:
+            if decided and not running(source):
+                return
+            try:
+                check_admitted(self._records, source, run)
+            except HistoryLost as lost:
+                self._stand_aside(source, kind, run, replace(Trouble.of(lost), hint=_AGAIN), lost, end)
+                raise
+
+        return succeed(self._client, self._records, source, kind, error, admit, decided=decided)
+
+    def _stand_aside(
+        self,
+        source: Source,
+        kind: object,
+        run: ServerRun | None,
+        trouble: Trouble,
+        error: PersistError,
+        end: Ended,
+    ) -> None:
+        """``run``: of the server that this one is led to; None: it is the one that was read."""
+        if run is not None:
+            if binds_elsewhere(self._client, self._records, source, run):
+                raise UpstreamReplaced(
+                    "this server has less than was bound, and other ingesters go on with one that has all of it: this "
+                    "is a copy of its files, or a standby that was promoted aside",
+                    hint="have the connection of this one lead where theirs do (dsn, PGHOST, DNS)",
+                    **error.details,
+                ) from error
             set_aside(self._records, source, trouble.since_ms)
         _stalled(self._records, source, kind, trouble, end)
 
@@ -100,6 +138,11 @@ class Losses:
                 admitted(self._records, source, reader.run())
             finally:
                 reader.close()
+        except HistoryLost as error:
+            _log.info("exports of source %s stand aside still: %s", source.name, error)
+            return source
+        except UpstreamReplaced as error:
+            return self._succeeded(source, kind, error)
         except UsageError as error:
             _log.info("exports of source %s stand aside still: %s", source.name, error)
             return source
@@ -108,15 +151,17 @@ class Losses:
         )
         return taken_back(self._records, source, exports)
 
-    def _is_bound_elsewhere(self, source: Source) -> bool:
-        """Whether others bind: none does from a server that had less."""
-        seconds = min(ELSEWHERE_SECONDS + 2 * source.interval_ms / 1000, 5 * ELSEWHERE_SECONDS)
-        before, give_up = self._client.recent_upper(source.remap), system().monotonic() + seconds
-        while system().monotonic() < give_up:
-            threading.Event().wait(_PAUSE_SECONDS)
-            if self._client.recent_upper(source.remap) != before:
-                return True
-        return False
+    def _succeeded(self, source: Source, kind: SourceType, error: UpstreamReplaced) -> Source:
+        """The source on a later life of its upstream, which is looked at next: what stands aside does so still."""
+        try:
+            after = succeed(
+                self._client, self._records, source, kind, error, lambda run: check_admitted(self._records, source, run)
+            )
+        except UsageError as refused:
+            _log.info("exports of source %s stand aside still: %s", source.name, refused)
+            return source
+        self._looked_at = float("-inf")
+        return after
 
 
 def _stalled(records: Records, source: Source, kind: object, trouble: Trouble, end: Ended) -> None:

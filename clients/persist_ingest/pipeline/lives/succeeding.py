@@ -6,7 +6,7 @@ Source: catalog-semantics.md section 4.2; reliability.md I18; docs/adr/0030-fail
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,9 +15,10 @@ import pyarrow as pa
 import persist
 from persist import Determinate, PersistError, UpperMismatch
 from persist.sources import REMAP_SCHEMA, SourceKind, UpstreamReplaced, incarnation_of, succession
+from persist_ingest.pipeline.lives.admitting import admitted, waiting
 from persist_ingest.pipeline.records import Records, Source
 from persist_ingest.pipeline.troubles import Trouble, amend, running, stopped
-from persist_ingest.sources.lives import Follows, Successor
+from persist_ingest.sources.lives import Follows, ServerRun, Successor
 from persist_ingest.sources.port import TableAltered
 
 _log = logging.getLogger(__name__)
@@ -26,9 +27,19 @@ TRIES: Final = 100
 """How often another ingester may bind something just then."""
 
 
-def succeed(client: "persist.Client", records: Records, source: Source, kind: object, error: PersistError) -> Source:
+def succeed(
+    client: "persist.Client",
+    records: Records,
+    source: Source,
+    kind: object,
+    error: PersistError,
+    admit: Callable[[ServerRun], None],
+    *,
+    decided: bool = False,
+) -> Source:
     """The source as it is recorded, on the life of its upstream that there is now, after ``error``: it is another one.
 
+    ``admit`` raises for a run that is not to be read; ``decided``: a person has an export read anew from it.
     Raises ``error`` where there is none that it could go on with, UpstreamReplaced, UpstreamLost, LocationError.
     """
     now = records.source(source.name)
@@ -44,12 +55,18 @@ def succeed(client: "persist.Client", records: Records, source: Source, kind: ob
         successor = kind.successor(now.definition, there)
         if successor is None:
             raise error
+        if successor.run is not None:
+            # SUBTLE: a copy that had less, and logged more since, says that it has all of the history.
+            admit(successor.run)
         incarnation = successor.incarnation(now.definition)
         _bind(client, now, there, incarnation, successor)
     except UpstreamReplaced:
         _check_still(client, records, now, there)
         raise
     _log.warning("source %s goes on with a later life of its upstream: %s", source.name, incarnation)
+    if successor.run is not None:
+        # None binds for an earlier life any more.
+        admitted(records, now, successor.run, anew=decided, decided=decided)
     return _record(records, now, successor, incarnation, kind)
 
 
@@ -101,7 +118,8 @@ def _record(records: Records, source: Source, successor: Successor, incarnation:
             return now
         definition: Mapping[str, object] = successor.renewed(now.definition)
         after = replace(now, definition=definition, incarnation=incarnation, turn=now.turn + 1)
-        for export in set(running(now)).intersection(successor.doubtful(now.definition)):
+        # What stands aside for a server that had less would go on by itself, too.
+        for export in {*running(now), *waiting(records, now)}.intersection(successor.doubtful(now.definition)):
             after = stopped(after, export, Trouble.of(found), found, kind)
         return after
 

@@ -51,7 +51,7 @@ def check_upstream(session: UpstreamConnection, definition: PostgresDefinition) 
     SourceFailure, Determinate.
     """
     check_life(session, definition)
-    return check_slot(session, definition), _checked(session, definition)
+    return check_slot(session, definition), check_tables(session, definition)
 
 
 def check_life(session: UpstreamConnection, definition: PostgresDefinition) -> None:
@@ -74,7 +74,11 @@ def check_life(session: UpstreamConnection, definition: PostgresDefinition) -> N
 
 def check_slot(session: UpstreamConnection, definition: PostgresDefinition) -> Slot:
     """The slot of a source, which has what it is made for. Raises UpstreamLost, and Determinate: it will have that."""
-    found = catalog.slot(session, definition.slot)
+    return check_found(catalog.slot(session, definition.slot), definition)
+
+
+def check_found(found: Slot | None, definition: PostgresDefinition) -> Slot:
+    """As ``check_slot``, of what was found."""
     if found is None or found.plugin != "pgoutput":
         raise UpstreamLost("the replication slot is gone", hint=_slot_again(definition), slot=definition.slot)
     if found.synced and found.on_standby:
@@ -156,8 +160,11 @@ def settle(session: UpstreamConnection, transactions: Set[int]) -> None:
         threading.Event().wait(0.01)
 
 
-def _checked(session: UpstreamConnection, definition: PostgresDefinition) -> PostgresDefinition:
-    """The publication is what it was, and so are its tables, or what they became is in the definition that returns."""
+def check_tables(session: UpstreamConnection, definition: PostgresDefinition) -> PostgresDefinition:
+    """The publication is what it was, and so are its tables, or what they became is in the definition that returns.
+
+    Raises UpstreamReplaced (another publication), TableAltered, SourceFailure, Determinate.
+    """
     found = catalog.publication(session, definition.publication)
     details = {"publication": definition.publication}
     if found is None or found.oid != definition.publication_oid:

@@ -17,7 +17,14 @@ from persist.typed import Fields
 from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Event, ReadTask, SourceFailure, UpstreamStatus
 from persist_ingest.sources.postgres import catalog
-from persist_ingest.sources.postgres.checks import check_upstream, high, settle
+from persist_ingest.sources.postgres.checks import (
+    check_found,
+    check_life,
+    check_tables,
+    check_upstream,
+    high,
+    settle,
+)
 from persist_ingest.sources.postgres.decoding import EventDecoder, TableExport
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 from persist_ingest.sources.postgres.framing import Framed, frame
@@ -277,11 +284,14 @@ class PostgresReader:
     def _checked(self, session: UpstreamConnection) -> tuple[int, catalog.Slot]:
         """How far the log is safely written, asked for before it is made sure that nothing of it was left out."""
         found = high(session, self._definition)
-        slot, self._definition = check_upstream(session, self._definition)
+        seen = catalog.slot(session, self._definition.slot)
         if self._run is not None and self._run.name != session.server_began:
             # What was not safely written of an earlier run may be gone, and records lie elsewhere since.
             self._between.clear()
-        self._run = ServerRun(name=session.server_began, read=slot.confirmed, end=found.flushed)
+        self._run = ServerRun(name=session.server_began, read=seen.confirmed if seen else 0, end=found.flushed)
+        check_life(session, self._definition)
+        slot = check_found(seen, self._definition)
+        self._definition = check_tables(session, self._definition)
         if self._definition.is_news(self._kept):
             # Afterwards: what was looked at is of no later history.
             self._kept = self._definition.kept(self._kept, catalog.positions(session).between)

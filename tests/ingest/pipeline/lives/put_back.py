@@ -1,17 +1,20 @@
 """A PostgreSQL whose files are put back as they were once, without any recovery."""
 
 import contextlib
+import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ingest.pipeline.conftest import contents
 from ingest.pipeline.lives.standbys import sql
 
 from persist.testing import servers
-from persist_ingest import Location, Pipeline, PipelineOptions, create
+from persist_ingest import Location, Pipeline, PipelineOptions, create, status
 from persist_ingest.sources.postgres.session import check_dsn, let_go
 
 CONFIG = {"wal_level": "logical", "fsync": "off"}
@@ -104,3 +107,55 @@ def copied(shop: Upstream) -> Iterator[servers.Server]:
         shop.copy_to(copy.directory / "data")
         copy.start()
         yield copy
+
+
+PROGRAM = """
+import sys, threading
+from persist_ingest import Location, Pipeline, PipelineOptions
+
+with Pipeline(Location(directory=sys.argv[1]), "shop", options=PipelineOptions(tick_ms=20)) as pipeline:
+    threading.Thread(target=lambda: (sys.stdin.read(), pipeline.stop())).start()
+    pipeline.run()
+"""
+
+
+@contextlib.contextmanager
+def ingesting(here: Location, server: servers.Server) -> Iterator[None]:
+    """An ingester in another process, which is led to that server."""
+    environment = {**os.environ, "PGPORT": str(server.port)}
+    program = [sys.executable, "-c", PROGRAM, str(here.directory)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as process:
+        yield
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def states(here: Location) -> dict[str, str]:
+    return {name: each.state for name, each in status(here, "shop", ask_upstream=False).exports.items()}
+
+
+@contextlib.contextmanager
+def copy_with_less(here: Location, shop: Upstream, dsn: str) -> Iterator[servers.Server]:
+    """Beside the server that the source is of, and was read from since."""
+    begun(here, dsn)
+    with copied(shop) as copy:
+        shop.grow(1000)
+        stepped(here)
+        yield copy
+
+
+def outgrow(copy: servers.Server) -> None:
+    """It has more log than was bound, and rows of its own."""
+    sql(
+        copy,
+        "INSERT INTO others SELECT i, repeat('y', 400) FROM generate_series(900001, 906000) i ON CONFLICT DO NOTHING",
+    )
+
+
+def goes_on(here: Location, shop: Upstream) -> None:
+    shop.grow(4000)
+    stepped(here, 2)
+    found = states(here)
+    assert {name: found[name] for name in (ITEMS, OTHERS)} == {ITEMS: "running", OTHERS: "running"}
+    for export in (ITEMS, OTHERS):
+        assert contents(here, "shop", export) == shop.rows(export)

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from ingest.pipeline.conftest import contents
 from ingest.pipeline.lives.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError
-from persist.sources import Lsn, UpstreamLost, UpstreamReplaced
+from persist.sources import Lsn, UpstreamLost, UpstreamRegressed, UpstreamReplaced
 from persist.testing import servers
 from persist_ingest import Location, Pace, Pipeline, PipelineOptions, Records, alter, create, resnapshot, status
 from persist_ingest.location import client
@@ -170,6 +172,48 @@ def test_a_source_is_led_to_the_server_that_took_over_by_altering_its_dsn(here: 
     for dsn, says in (("host=a password=b", "must not hold a password"), ("host", "no connection string"), ("", "dsn")):
         with pytest.raises(InvalidArgument, match=says):
             alter(here, "shop", {"dsn": dsn})
+
+
+def test_tables_that_stand_aside_for_a_copy_go_on_with_the_standby_that_was_promoted(
+    here: Location, pair: Pair
+) -> None:
+    """That has all that was bound, by its history, and its slot is beyond what the copy had."""
+    made(here)
+    pair.fill(pair.primary, 1, 10)
+    with servers.start_postgres(CONFIG, version=18) as copy, pipeline(here) as opened:
+        pair.synced(opened)
+        let_go(check_dsn(DSN))
+        for each in (copy, pair.primary):
+            each.kill()
+        shutil.rmtree(copy.directory / "data")
+        subprocess.run(["cp", "-a", pair.primary.directory / "data", copy.directory / "data"], check=True)
+        (copy.directory / "data" / "postmaster.pid").unlink()
+        for each in (copy, pair.primary):
+            each.start()
+        ((had,),) = sql(copy, "SELECT pg_current_wal_insert_lsn()::text")
+        pair.fill(pair.primary, 11, 2000)
+
+        def is_beyond() -> Any:
+            with contextlib.suppress(LocationError):
+                opened.run(steps=1)
+            sql(pair.primary, "SELECT pg_log_standby_snapshot()")
+            replayed(pair.primary, pair.standby)
+            sql(pair.standby, "SELECT pg_sync_replication_slots()")
+            return sql(pair.standby, f"SELECT confirmed_flush_lsn > '{had}' FROM pg_replication_slots")[0][0]
+
+        until(is_beyond)
+        replayed(pair.primary, pair.standby)
+        pair.primary.kill()
+        pair.lead(copy)
+        with pipeline(here) as other, pytest.raises(UpstreamRegressed):
+            other.step()
+        assert status(here, "shop", ask_upstream=False).exports[ITEMS].state == "stalled"
+        promote(pair.standby)
+        pair.lead(pair.standby)
+        pair.fill(pair.standby, 3001, 3010)
+        with pipeline(here) as other:
+            other.run(until=lambda step: contents(here, "shop", ITEMS) == there(pair.standby))
+    assert [timeline for timeline, _ in Records(client(here)).source("shop").definition["followed"]] == [2]
 
 
 def lost(here: Location, pair: Pair) -> int:

@@ -1,16 +1,23 @@
 """Files of a server that are put back: rows of both histories are nowhere beside one another."""
 
-import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ingest.pipeline.conftest import contents
-from ingest.pipeline.lives.put_back import DSN, FAST, ITEMS, OTHERS, Upstream, begun, copied, stepped, upstream
+from ingest.pipeline.lives.put_back import (
+    DSN,
+    FAST,
+    ITEMS,
+    OTHERS,
+    Upstream,
+    begun,
+    copied,
+    ingesting,
+    stepped,
+    upstream,
+)
 from ingest.pipeline.lives.standbys import sql, until
 
 from persist.sources import UpstreamRegressed, UpstreamReplaced
@@ -133,27 +140,6 @@ def test_a_snapshot_in_pieces_that_waits_for_the_log_begins_anew_once_files_were
 
 def states(here: Location) -> set[str]:
     return {each.state for each in status(here, "shop", ask_upstream=False).exports.values()}
-
-
-PROGRAM = """
-import sys, threading
-from persist_ingest import Location, Pipeline, PipelineOptions
-
-with Pipeline(Location(directory=sys.argv[1]), "shop", options=PipelineOptions(tick_ms=20)) as pipeline:
-    threading.Thread(target=lambda: (sys.stdin.read(), pipeline.stop())).start()
-    pipeline.run()
-"""
-
-
-@contextlib.contextmanager
-def ingesting(here: Location, server: servers.Server) -> Iterator[None]:
-    """An ingester in another process, which is led to that server."""
-    environment = {**os.environ, "PGPORT": str(server.port)}
-    program = [sys.executable, "-c", PROGRAM, str(here.directory)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as process:
-        yield
-        process.communicate(timeout=60)
-        assert process.returncode == 0
 
 
 def slot_at(server: servers.Server) -> int:

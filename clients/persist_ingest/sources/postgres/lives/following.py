@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from persist.sources import Lsn, SourceFrontier, UpstreamLost, UpstreamReplaced
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.checks import check_life, check_slot
 from persist_ingest.sources.postgres.definition import PostgresDefinition
@@ -23,14 +24,15 @@ _NEW_SOURCE: Final = "have dsn lead to the right one (persist source alter), or 
 class Promoted:
     """Implements the Successor port. ``steps``: the timelines that the source goes on with, each with where it began.
 
-    ``left``: where the last one before was left; ``same``: up to where the server has what the record is of. ``lost``:
-    what it lacks.
+    ``left``: where the last one before was left; ``same``: up to where the server has what the record is of. ``run``:
+    of the server; None: it does not have the slot. ``lost``: what it lacks.
     """
 
     before: tuple[int, int]
     steps: tuple[tuple[int, int], ...]
     left: int
     same: int
+    run: ServerRun | None
     lost: UpstreamLost | None = None
 
     @property
@@ -78,7 +80,7 @@ def promoted(definition: PostgresDefinition, bound: str) -> Promoted | None:
         history = catalog.history(session, timeline)
         if timeline == known[0]:
             check_life(session, definition.following(*done))
-            return _promoted(definition, done, history) if done else None
+            return _promoted(definition, done, history, _run(session, definition)) if done else None
         if _left(history, known) is None:
             raise UpstreamReplaced(
                 "this server does not come from the timeline that the source is on: it has another history",
@@ -88,21 +90,32 @@ def promoted(definition: PostgresDefinition, bound: str) -> Promoted | None:
             )
         if done:
             # How many steps there were without a record could not be found out.
-            return _promoted(definition, done, history)
+            return _promoted(definition, done, history, _run(session, definition))
         lost = None
         try:
             check_slot(session, definition)
         except UpstreamLost as error:
             lost = error
-        return replace(_promoted(definition, ((timeline, history[-1][1]),), history), lost=lost)
+        step = (timeline, history[-1][1])
+        return replace(_promoted(definition, (step,), history, _run(session, definition)), lost=lost)
+
+
+def _run(session: UpstreamConnection, definition: PostgresDefinition) -> ServerRun | None:
+    found = catalog.slot(session, definition.slot)
+    if found is None:
+        return None
+    return ServerRun(name=session.server_began, read=found.confirmed, end=catalog.positions(session).flushed)
 
 
 def _promoted(
-    definition: PostgresDefinition, steps: tuple[tuple[int, int], ...], history: Sequence[tuple[int, int]]
+    definition: PostgresDefinition,
+    steps: tuple[tuple[int, int], ...],
+    history: Sequence[tuple[int, int]],
+    run: ServerRun | None,
 ) -> Promoted:
     lives = (definition.life, *steps)
     left = [_left(history, life) or 0 for life in lives[:-1]]
-    return Promoted(before=definition.life, steps=steps, left=left[-1], same=min(left))
+    return Promoted(before=definition.life, steps=steps, left=left[-1], same=min(left), run=run)
 
 
 def _left(history: Sequence[tuple[int, int]], known: tuple[int, int]) -> int | None:

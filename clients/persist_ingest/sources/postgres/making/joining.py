@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from persist import InvalidArgument
+from persist_ingest.sources.lives import ServerRun
 from persist_ingest.sources.port import Joined, SourceFailure
 from persist_ingest.sources.postgres import catalog
 from persist_ingest.sources.postgres.catalog import Listed, quoted
@@ -19,7 +20,9 @@ def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
     """See Joins."""
     names = parse_table(name)
     with UpstreamConnection(definition.dsn) as session:
-        check_upstream(session, definition.of(()))
+        slot, _ = check_upstream(session, definition.of(()))
+        end = catalog.positions(session).flushed
+        run = ServerRun(name=session.server_began, read=slot.confirmed, end=end)
         listed = _listed(session, definition, names)
         if not lenient:
             listed = check_alone(session, definition, *names)
@@ -35,7 +38,7 @@ def joined(definition: PostgresDefinition, name: str, lenient: bool) -> Joined:
     def renewed(given: Mapping[str, object]) -> Mapping[str, object]:
         return PostgresDefinition.from_json(given).joined(table).to_json()
 
-    return Joined(export=table.export, schema=table.initial(), renewed=renewed)
+    return Joined(export=table.export, schema=table.initial(), renewed=renewed, run=run)
 
 
 def _check_there(session: UpstreamConnection, listed: Listed, excluded: Sequence[str]) -> None:
