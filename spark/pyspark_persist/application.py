@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Application = tuple[str, str, str]
 """A session's user, and its application's id and name."""
 
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The property under which Spark says to jobs, and to tasks, for which streaming query they run."""
+
 _LACKS: Final = 3
 _PROBE: Final = f"""\
 import importlib.util, sys
@@ -29,6 +32,18 @@ def application_of(spark: "SparkSession") -> Application | None:
     if context is None:
         return None
     return str(context.sparkUser()), str(context.applicationId), str(context.appName)
+
+
+def query_name(query_id: str) -> str:
+    """What shards call a streaming query, among all that count versions."""
+    return f"spark:{query_id}"
+
+
+def query_of(spark: "SparkSession") -> str:
+    """The streaming query whose ``foreachBatch`` this thread runs; empty of none, and with Spark Connect."""
+    context = getattr(spark, "_sc", None)
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    return query_name(query) if query else ""
 
 
 def activate(spark: "SparkSession") -> None:

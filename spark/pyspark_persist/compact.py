@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist_ingest.location import Target
+from pyspark_persist.dealing import Dealt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,19 +52,18 @@ def compact(
 
 def _run(spark: "SparkSession", made: list[Any]) -> list[bytes]:
     """Each piece in a task of its own; results in the order of the pieces."""
-    numbers = spark.range(0, len(made), 1, numPartitions=len(made))
-    done = numbers.mapInArrow(_CarryOut(made), "number long, result binary").collect()
+    dealt = Dealt(made)
+    done = dealt.numbers(spark).mapInArrow(_CarryOut(dealt), "number long, result binary").collect()
     return [bytes(row["result"]) for row in sorted(done, key=lambda row: int(row["number"]))]
 
 
 class _CarryOut:
     """What executors run: pieces by number in, their results out."""
 
-    def __init__(self, pieces: list[Any]) -> None:
+    def __init__(self, pieces: Dealt[Any]) -> None:
         self._pieces = pieces
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                arrays = [pa.array([number], pa.int64()), pa.array([self._pieces[number].run()], pa.binary())]  # type: ignore[index]  # no nulls here
-                yield pa.RecordBatch.from_arrays(arrays, names=["number", "result"])  # type: ignore[arg-type]  # narrower than Arrow is
+        for number, piece in self._pieces.of(batches):
+            arrays = [pa.array([number], pa.int64()), pa.array([piece.run()], pa.binary())]
+            yield pa.RecordBatch.from_arrays(arrays, names=["number", "result"])  # type: ignore[arg-type]  # narrower than Arrow is

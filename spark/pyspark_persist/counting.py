@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist_ingest.location import Target
+from pyspark_persist.dealing import Dealt
 from pyspark_persist.finding import completed, inspected
 from pyspark_persist.read.planning import resolve_as_of, upper_time
 from pyspark_persist.read.splitting import pieces
@@ -53,20 +54,17 @@ def _within(first: int, last: int, lower: list[int], upper: list[int]) -> bool:
 
 def _read(spark: "SparkSession", target: Target, reader: "persist.ReadHandle", as_of: int) -> int:
     snapshot = reader.snapshot(as_of, timeout=target.timeout)
-    splits = snapshot.splits(pieces(spark, snapshot.encoded_bytes))
-    numbers = spark.range(0, len(splits), 1, numPartitions=len(splits))
-    return sum(int(row["n"]) for row in numbers.mapInArrow(_Sum(splits), "n long").collect())
+    splits = Dealt(snapshot.splits(pieces(spark, snapshot.encoded_bytes)))
+    return sum(int(row["n"]) for row in splits.numbers(spark).mapInArrow(_Sum(splits), "n long").collect())
 
 
 class _Sum:
     """What executors run: splits by number in, the sum of their diffs out."""
 
-    def __init__(self, splits: "list[persist.Split]") -> None:
+    def __init__(self, splits: "Dealt[persist.Split]") -> None:
         self._splits = splits
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                read = self._splits[int(number)].read(columns=[])
-                total = sum(int(pc.sum(each.column("diff")).as_py() or 0) for each in read)
-                yield pa.RecordBatch.from_pydict({"n": pa.array([total], pa.int64())})
+        for _, split in self._splits.of(batches):
+            total = sum(int(pc.sum(each.column("diff")).as_py() or 0) for each in split.read(columns=[]))
+            yield pa.RecordBatch.from_pydict({"n": pa.array([total], pa.int64())})

@@ -3,6 +3,7 @@
 Runs in the caller's process with the caller's session; the data still goes through executors.
 """
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
@@ -135,7 +136,7 @@ class PersistTable:
         author = author_of(application_of(self._spark))
         write = Write.plan(options, df.schema, overwrite=False, author=author)
         rows = df.mapInArrow(_TaskWrite(write), "message binary").collect()
-        messages = [write.message(bytes(row["message"])) for row in rows]
+        messages = [pickle.loads(row["message"]) for row in rows]
         return write.commit(messages, transaction_of(options, messages))
 
     def delete(self, where: Condition = None, **how: Unpack[How]) -> ChangeResult:
@@ -176,9 +177,10 @@ class PersistTable:
         return self._change("overwrite", how, {"where": where}).run(overwriting(df, where))
 
     def restore(self, asOf: int, **how: Unpack[How]) -> ChangeResult:
-        """Make the contents what they were at that time, by taking back all later updates: their times stay readable.
+        """Make the contents what they were at that time, by taking back what came later: its times stay readable.
 
-        Of its counts those are of updates, not of rows. Raises as ``delete``, and NotReadable.
+        It deletes the rows that were not there, and inserts those that are no more. Raises as ``delete``, and
+        NotReadable.
         """
         check_time(asOf, "asOf")
         return self._change("restore", how, {"asOf": asOf}).run(restoration(asOf))
@@ -277,7 +279,7 @@ class _TaskWrite:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         output: TaskOutput = self.write.write(batches)
-        yield pa.RecordBatch.from_arrays([pa.array([output.prepared.to_bytes()], pa.binary())], names=["message"])
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(output)], pa.binary())], names=["message"])
 
 
 def _pinned(frame: "DataFrame") -> "DataFrame":

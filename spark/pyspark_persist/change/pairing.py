@@ -28,6 +28,7 @@ from pyspark_persist.change.source import ChangeSource
 from pyspark_persist.change.taking import bytes_of, carried, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Keys, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
+from pyspark_persist.dealing import Dealt
 from pyspark_persist.naming import shown_name, stored_name
 from pyspark_persist.read.splitting import pieces
 from pyspark_persist.read.view import View
@@ -110,6 +111,8 @@ def paired(
     if not by_range:
         return _searched(reach, source, places, kinds, pair, snapshot)
     tasks = max(pieces(reach.spark, snapshot.encoded_bytes), -(-(source.rows or 0) // ROWS_MAX))
+    # Of few rows each is a range of its own: there is no work for more tasks.
+    tasks = tasks if source.rows is None else min(tasks, max(1, source.rows))
     keys = [theirs for _, theirs in pair.keys]
     brought = source.slices(places, keys[0], tasks)
     if brought is None:
@@ -133,8 +136,7 @@ def _searched(
     snapshot: "persist.Snapshot",
 ) -> Pairing:
     """Each task looks for the whole source in a split of the table."""
-    splits = snapshot.splits(pieces(reach.spark, snapshot.encoded_bytes))
-    numbers = reach.spark.range(0, len(splits), 1, numPartitions=len(splits))
+    splits = Dealt(snapshot.splits(pieces(reach.spark, snapshot.encoded_bytes)))
     chosen = source.chosen(places)
     found = None
     if pair.rest and chosen is not None and chosen.num_rows:
@@ -164,7 +166,8 @@ def _searched(
         one = reach.spark.range(0, 1, 1, numPartitions=1)
         return Pairing(reach=reach, source=one, kinds=kinds, pair=last, task=_Brought(slices=[left], task=last))
 
-    return Pairing(reach=reach, source=numbers, kinds=kinds, pair=pair, task=task, rest=unmatched)
+    source_of = splits.numbers(reach.spark)
+    return Pairing(reach=reach, source=source_of, kinds=kinds, pair=pair, task=task, rest=unmatched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,14 +201,13 @@ class _Searched:
     """A task to which a whole source is sent, and which splits to look for it in, by the numbers that come in."""
 
     source: bytes
-    splits: "list[persist.Split]"
+    splits: "Dealt[persist.Split]"
     pair: "Pair"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = [int(number) for batch in batches for number in batch.column(0).to_numpy()]
-        for number in numbers:
+        for number, split in list(self.splits.of(batches)):
             finding = self.pair.finding and replace(self.pair.finding, place=number)
-            pair = replace(self.pair, split=self.splits[number], finding=finding)
+            pair = replace(self.pair, split=split, finding=finding)
             yield from pair(iter(table_of(self.source).to_batches()))
 
 

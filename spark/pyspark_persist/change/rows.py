@@ -87,7 +87,7 @@ def overwriting(df: "DataFrame", where: Condition) -> Compute:
 
 
 def restoration(as_of: int) -> Compute:
-    """Take back every update later than that time."""
+    """Take back what all updates later than that time come to."""
 
     def compute(reach: Reach) -> Made:
         base = reach.later(as_of)

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 
 from persist import Antichain, Determinate, InvalidArgument, InvalidBounds, ShardClosed, Transaction
 from persist.runtime import system
-from pyspark_persist.application import application_of
+from pyspark_persist.application import application_of, query_of
 from pyspark_persist.audit.entry import author_of, shown_time
 from pyspark_persist.change.target import COUNT, Base, Reach
 from pyspark_persist.change.tasks import RESULT, Batches, WriteChanges
@@ -165,7 +165,7 @@ class Change:
         return Transaction(
             app_id=options.txn_app_id,
             version=options.txn_version,
-            owner=Transaction.owner_of("", self._kind),
+            owner=Transaction.owner_of(query_of(self._spark), self._kind),
             new_since=options.txn_new_since,
         )
 

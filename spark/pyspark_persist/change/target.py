@@ -19,6 +19,7 @@ from persist_ingest.location import Target
 from pyspark_persist.change.among import among
 from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.touching import ANYTHING, About
+from pyspark_persist.dealing import Dealt
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, shown_fields
 from pyspark_persist.options.options import DIFFS, ReadOptions
 from pyspark_persist.read.planning import Where
@@ -124,8 +125,14 @@ class Reach:
         return self._base(self._task(self._splits(snapshot, about.where), self.upper - 1, about))
 
     def later(self, after: int) -> Base:
-        """The updates later than that time, each as often as it was made. Raises as ``updates``."""
-        return self._base(self._task(self._splits(self.updates(after, option="asOf"), ()), None, ANYTHING))
+        """What all updates later than that time come to: each row that is there more, or less, often. Raises as
+        ``updates``.
+        """
+        splits = [
+            replace(split, reading=replace(split.reading, times=False, since=self.upper - 1))
+            for split in self._splits(self.updates(after, option="asOf"), ())
+        ]
+        return self._base(self._task(splits, self.upper - 1, ANYTHING))
 
     def updates(self, after: int, *, option: str) -> "persist.Diffs":
         """The updates later than a time that was given as ``option``. Raises InvalidBounds, NotReadable."""
@@ -159,7 +166,7 @@ class Reach:
         if not splits:
             return None
         counter = counter_of(self.spark)
-        return SplitsRead(splits=splits, view=self.view, as_of=as_of, about=about, counter=counter)
+        return SplitsRead(splits=Dealt(splits), view=self.view, as_of=as_of, about=about, counter=counter)
 
     def _base(self, task: "SplitsRead | None") -> Base:
         names, kinds = self.names, self.kinds
@@ -202,7 +209,7 @@ class SplitsRead:
     one of each row that is there, and others: nothing is merged for that.
     """
 
-    splits: "list[persist.Split]"
+    splits: "Dealt[persist.Split]"
     view: View
     as_of: int | None
     about: About
@@ -218,18 +225,16 @@ class SplitsRead:
     def frame(self, spark: "SparkSession", columns: st.StructType) -> "DataFrame":
         """Its rows: those columns, COUNT and ROW. A task for each split."""
         fields = [*columns.fields, *(st.StructField(name, st.LongType()) for name in (COUNT, ROW))]
-        numbers = spark.range(0, len(self.splits), 1, numPartitions=len(self.splits))
-        return numbers.mapInArrow(self, st.StructType(fields))
+        return self.splits.numbers(spark).mapInArrow(self, st.StructType(fields))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        for batch in batches:
-            for number in batch.column(0).to_numpy():
-                yield from self._numbered(int(number))
+        for number, split in self.splits.of(batches):
+            yield from self._numbered(number, split)
 
-    def _numbered(self, number: int) -> Iterator[pa.RecordBatch]:
+    def _numbered(self, number: int, split: "persist.Split") -> Iterator[pa.RecordBatch]:
         first = number << ROW_BITS
-        source = map(self.about.rows, self._batches(self.splits[number]))
+        source = map(self.about.rows, self._batches(split))
         for batch in self.view.batches(source, as_of=self.as_of):
             if self.counter is not None:
                 self.counter.add(batch.num_rows)

@@ -86,8 +86,7 @@ class WriteChanges:
                     rows=int((kinds == STRAY).sum()),
                 )
             often = pc.fill_null(batch.column(COUNT), 1).to_numpy()
-            for kind in (DELETE, UPDATE, INSERT):
-                counts[kind] += np.abs(often[kinds == kind]).sum()
+            counts += _counted(kinds, often)
             yield from self._side(batch, kinds != INSERT, -often, old)
             yield from self._side(batch, kinds != DELETE, often, new)
 
@@ -100,6 +99,16 @@ class WriteChanges:
         kept = batch.filter(pa.array(chosen))
         data = [kept.column(column(place)) for place in range(len(self.names))]
         yield pa.RecordBatch.from_arrays([*data, pa.array(diffs[chosen])], names=[*self.names, COUNT])
+
+
+def _counted(kinds: Numbers, often: Numbers) -> Numbers:
+    """How many rows are deleted, updated and inserted. What is taken away less often than never is put back: rows that
+    are inserted but those that are deleted are how many more there are, whatever the change is.
+    """
+    taken = often[kinds == DELETE]
+    put_back = -taken[taken < 0].sum()
+    found = [taken[taken > 0].sum(), np.abs(often[kinds == UPDATE]).sum(), often[kinds == INSERT].sum() + put_back]
+    return np.array(found, dtype=np.int64)
 
 
 def _distinct(batch: pa.RecordBatch, last: int | None) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as st
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from persist import InvalidArgument, PreparedBatch, Token, Transaction
 from persist.runtime import system
+from pyspark_persist.application import QUERY_ID, query_name
 from pyspark_persist.audit.entry import Author, Entry
 from pyspark_persist.audit.recording import is_audited
 from pyspark_persist.finding import found, stored_schema
@@ -33,11 +35,15 @@ _log = logging.getLogger("persist.spark")
 
 @dataclass
 class TaskOutput(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
-    """What one task attempt wrote: a prepared batch, by whom, and the streaming query it ran for."""
+    """What one task attempt wrote: a prepared batch, by whom, and the streaming query it ran for.
+
+    ``updates``: how many it was given, each as often as its diff says, added or taken away.
+    """
 
     prepared: Any
     writer_id: str
     query_id: str | None = None
+    updates: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +108,15 @@ class Write(PlannedWrite):
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         """On an executor: sort, encode and upload one task's rows. Holds a bounded number of rows."""
         settle()
-        builder = self.spec.open()
+        builder, updates = self.spec.open(), 0
         for batch in batches:
             if batch.num_rows:
-                builder.add(self.columns.shard_batch(batch))
+                given = self.columns.shard_batch(batch)
+                updates += given.num_rows if self.columns.diffs is None else _often(given)
+                builder.add(given)
         context = TaskContext.get()
-        query_id = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        return TaskOutput(prepared=builder.finish(), writer_id=self.writer_id, query_id=query_id)
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        return TaskOutput(prepared=builder.finish(), writer_id=self.writer_id, query_id=query_id, updates=updates)
 
     def message(self, prepared: bytes) -> TaskOutput:
         """A task's output from the bytes of its prepared batch."""
@@ -168,12 +176,8 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         if not messages and not self.plan.overwrite:
             return
         query = self._query(messages)
-        # SUBTLE: the query beside the version: batches of another query under the same txnAppId are no replays. And how
-        # much it is: under an older checkpoint that was put back a batch holds more rows than it had. How rows fall to
-        # tasks changes what is consolidated, but never the sum of diffs.
-        diffs = _diffs_sum(messages)
         app_id, new_since = self.plan.options.txn_app_id or query, self.plan.options.txn_new_since
-        owner = Transaction.owner_of(query, diffs)
+        owner = Transaction.owner_of(query, _body(messages))
         transaction = Transaction(app_id=app_id, version=batchId, owner=owner, new_since=new_since)
         entry = self.plan.entry.told({"query": query, "batch": batchId})
         dataclasses.replace(self.plan, entry=entry).commit(messages, transaction)
@@ -183,23 +187,43 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
 
     def _query(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         """Identifies this query among others, for as long as its checkpoint lives."""
-        for message in messages:
-            if isinstance(message, TaskOutput) and message.query_id:
-                return f"spark:{message.query_id}"
+        if query := _query_of(messages):
+            return query
         if self.checkpoint:
-            return f"spark:{self.checkpoint}"
+            return query_name(self.checkpoint)
         raise InvalidArgument("Spark did not pass the query's id", hint="set option checkpointLocation")
 
 
 def transaction_of(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:
-    """The transaction that a batch write's options name, with how much it writes: another write under it is refused."""
+    """The transaction that a batch write's options name, with how much it writes: another write under it is refused.
+
+    So is that of another streaming query, whose ``foreachBatch`` counts its own batches.
+    """
     if options.txn_app_id is None or options.txn_version is None:
         return None
     return Transaction(
         app_id=options.txn_app_id, version=options.txn_version, new_since=options.txn_new_since,
-        owner=Transaction.owner_of("", _diffs_sum(messages)),
+        owner=Transaction.owner_of(_query_of(messages), _body(messages)),
     )  # fmt: skip
 
 
-def _diffs_sum(messages: Sequence[WriterCommitMessage | None]) -> int:
-    return sum(message.prepared.diffs_sum for message in messages if isinstance(message, TaskOutput))
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """The streaming query that tasks ran for; empty of none."""
+    known = (message.query_id for message in messages if isinstance(message, TaskOutput))
+    return next((query_name(query) for query in known if query), "")
+
+
+def _body(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """How much was written, the same however rows fall to tasks, which changes what is consolidated.
+
+    SUBTLE: the sum of diffs and, where rows were taken away, how many updates there were: a batch that holds more than
+    the one that was committed under its number, as under an older checkpoint that was put back or beside another
+    process with a copy of it, may come to the same sum.
+    """
+    outputs = [message for message in messages if isinstance(message, TaskOutput)]
+    diffs, updates = sum(each.prepared.diffs_sum for each in outputs), sum(each.updates for each in outputs)
+    return str(diffs) if diffs == updates else f"{diffs} by {updates}"
+
+
+def _often(batch: pa.RecordBatch) -> int:
+    return int(np.abs(batch.column("diff").to_numpy()).sum())

@@ -38,6 +38,18 @@ def sink(location: Path, batch: int, *ids: int, tasks: int = 1) -> None:
     writer.commit(list(outputs), batch)
 
 
+def sink_of_updates(location: Path, batch: int, *updates: tuple[int, str, int], tasks: int = 1) -> None:
+    """One micro-batch of rows with their diffs, dealt to so many tasks."""
+    options = {"location": str(location), "table": "dst", "keycolumns": "id"}
+    frame = st.StructType([*FRAME.fields, st.StructField("_diff", st.LongType(), False)])
+    writer = StreamWriter(Write.plan(parse_write(options, SINK), frame, overwrite=False), "checkpoint")
+    arrow = pa.schema({**TYPES, "_diff": pa.int64()})
+    rows = [dict(zip(arrow.names, update, strict=True)) for update in updates]
+    dealt = [rows[task::tasks] for task in range(tasks)]
+    outputs = [writer.write(iter([pa.RecordBatch.from_pylist(each, schema=arrow)])) for each in dealt]
+    writer.commit(list(outputs), batch)
+
+
 def contents(location: Path) -> list[int]:
     with persist.embedded(location) as client:
         rows = client.open_reader(TABLE).snapshot().to_pylist()
@@ -118,3 +130,18 @@ def test_a_replay_whose_rows_fall_to_other_tasks_is_one(tmp_path: Path) -> None:
     sink(tmp_path, 0, 1, 1, 2, 3)
     sink(tmp_path, 0, 1, 1, 2, 3, tasks=3)
     assert contents(tmp_path) == [1, 1, 2, 3]
+
+
+def test_updates_that_come_to_the_sum_of_others_are_refused_under_their_number(tmp_path: Path) -> None:
+    """As two processes go on from one checkpoint and its copy: the later one finds more under the same number."""
+    sink_of_updates(tmp_path, 0, (1, "a", 1), (2, "a", 1), (1, "lost", 1), (1, "lost", -1))
+    one = [(1, "a", -1), (1, "b", 1)]
+    another = [(2, "a", -1), (2, "b", 1)]
+    sink_of_updates(tmp_path, 1, *one)
+    with pytest.raises(InvalidArgument, match="something else was committed under this version"):
+        sink_of_updates(tmp_path, 1, *one, *another)
+    sink_of_updates(tmp_path, 1, *one, tasks=2)
+    sink_of_updates(tmp_path, 2, *another)
+    with persist.embedded(tmp_path) as client:
+        rows = client.open_reader(TABLE).snapshot().to_pylist()
+    assert [(row["id"], row["name"], row["diff"]) for row in rows] == [(1, "b", 1), (2, "b", 1)]

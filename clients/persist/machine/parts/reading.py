@@ -20,7 +20,7 @@ from persist.core.data.merging.merge import LargeKey, PartSource, merge
 from persist.core.data.merging.pooling import pooled
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
-from persist.core.data.splits import KeyRange, choose
+from persist.core.data.splits import KeyRange, choose, touching
 from persist.core.frontier import TIME_MAX
 from persist.core.shard.batch import HollowBatch, Part
 from persist.core.shard.commands import SchemaEntry
@@ -155,8 +155,21 @@ class Reading:
         """At most ``n`` reads of disjoint key ranges that together are this one, in key order."""
         if n <= 1:
             return [self] if self.runs else []
-        pieces = (self.narrowed(key_range=key_range) for key_range in choose(list(self.parts), n))
-        return [piece for piece in pieces if piece.runs]
+        ranges = choose(list(self.parts), n)
+        found: list[list[RunView]] = [[] for _ in ranges]
+        for run in self.runs:
+            pieces: dict[int, list[Part]] = {}
+            for part, numbers in touching(ranges, run.parts):
+                for number in numbers:
+                    pieces.setdefault(number, []).append(part)
+            for number, parts in pieces.items():
+                found[number].append(dataclasses.replace(run, parts=tuple(parts)))
+        within = [_intersection(key_range, self.key_range) for key_range in ranges]
+        return [
+            dataclasses.replace(self, key_range=keys, runs=tuple(runs))
+            for keys, runs in zip(within, found, strict=True)
+            if keys is not None and runs
+        ]
 
     def output(self, columns: Sequence[str] | None) -> pa.Schema:
         """The columns of the rows: all of them, or ``columns`` in that order; then ts if asked for, then diff.

@@ -13,6 +13,7 @@ from property.core.data.rows import rows_of, schemas, summed, updates
 from simulation.budget import examples
 
 from persist.core.data.schema import TS, Schema
+from persist.core.data.splits import KeyRange
 from persist.core.data.update import consolidate, normalise
 from persist.core.shard.commands import SchemaEntry
 from persist.errors import CorruptData
@@ -156,3 +157,36 @@ def test_too_many_runs_are_not_decoded_ahead(monkeypatch):
     monkeypatch.setattr(reading_module, "AHEAD_RUNS_MAX", 2)
     with pytest.raises(AssertionError):
         list(parts.reading().batches(parts.reader, None, ahead))
+
+
+def test_split_is_each_range_apart_and_looks_at_few_ranges_of_each_part(monkeypatch):
+    """Parts and ranges may both be many: 10 TB are a hundred thousand of each."""
+    parts, count = Parts(PLAIN), 400
+    for start in (0, 1):
+        rows = [{"k": number.to_bytes(3, "big"), "v": start} for number in range(start, 8 * count, 2)]
+        table = pa.Table.from_pylist([row | {"ts": 0, "diff": 1} for row in rows], schema=PLAIN.updates)
+        size = len(table) // count
+        parts.add_run([table.slice(at, size) for at in range(0, len(table), size)])
+    looked = 0
+    overlaps = KeyRange.overlaps
+
+    def seen(key_range, lower, upper):
+        nonlocal looked
+        looked += 1
+        return overlaps(key_range, lower, upper)
+
+    monkeypatch.setattr(KeyRange, "overlaps", seen)
+    found = parts.reading().split(count)
+    assert len(found) > count / 2
+    assert looked < 10 * count
+    assert sum(len(run.parts) for piece in found for run in piece.runs) < 10 * count
+    monkeypatch.undo()
+    assert found == [parts.reading().narrowed(key_range=piece.key_range) for piece in found]
+    within = KeyRange(lower=found[5].key_range.lower, upper=found[90].key_range.upper)
+    few = parts.reading().narrowed(key_range=within)
+    assert few.split(30) == [few.narrowed(key_range=piece.key_range) for piece in few.split(30)]
+    assert [row for piece in few.split(30) for row in rows_read(parts, piece)] == rows_read(parts, few)
+
+
+def rows_read(parts, reading):
+    return [row for batch in reading.batches(parts.reader, None) for row in batch.to_pylist()]
