@@ -19,6 +19,9 @@ import persist
 from pyspark_persist import PersistTable, register
 from pyspark_persist.session import local_session
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "spark" / "preload"))
+from forks_beside import spark_forks
+
 SECONDS_MAX = 600
 """Then it is given up: set-up goes on without."""
 GC = "-XX:+UseSerialGC"
@@ -75,7 +78,8 @@ def main() -> int:
     archive = Path(sys.argv[1]).absolute()
     new = archive.with_suffix(".new")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 {GC} -Xlog:disable -XX:ArchiveClassesAtExit={new}"
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, spark_forks() as (_, answer):
+        answer()
         work(Path(scratch))
         # The JVM writes it when its standard input ends, and is waited for.
         from pyspark import SparkContext

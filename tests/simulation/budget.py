@@ -16,7 +16,6 @@ MODEL_LONG_EXAMPLES_MIN = 400 if FULL else 10
 """Examples that reached all of their 50 steps: Hypothesis ends some sooner."""
 BUG_SEEDS = 60 if FULL else 16
 FLEET_BUG_SEEDS = 40
-BUG_EXAMPLES = 400 if FULL else 60
 POINTS_ALIKE = 10_000 if FULL else 2
 """Points of the story at which a process crashes, of each step, change and side of it."""
 STORY_APPENDS = 33 if FULL else 7

@@ -36,8 +36,6 @@ from persist.testing.world import cluster as stage
 Plant = Callable[[], contextlib.AbstractContextManager[None]]
 
 BUGS: dict[str, Plant] = {}
-MODELLED: set[str] = set()
-"""Those that the model finds sooner than a world does."""
 SOONEST = {
     "output_deleted_when_a_merge_gets_no_answer": 15,
     "step_applied_by_places": 54,

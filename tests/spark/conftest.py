@@ -1,41 +1,32 @@
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from spark.preload.forks_beside import spark_forks as spark_forks_beside
 
 from pyspark_persist.session import java_problem, local_session
 
 HERE = str(Path(__file__).parent)
-PRELOAD = str(Path(__file__).parent / "preload")
 
 
 @pytest.fixture(scope="session")
-def spark_forks() -> Iterator[str]:
-    """The server whose forks Spark's Python processes are (``preload/spark_forks.py``): its socket, and PYTHONPATH."""
+def forks() -> Iterator[tuple[str, Callable[[], None]]]:
     # Executors import the fault injecting sources by name.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, PRELOAD, os.environ.get("PYTHONPATH", "")]))
-    with tempfile.TemporaryDirectory(prefix="spark-forks-") as folder:
-        address = f"{folder}/socket"
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([PRELOAD, *filter(None, sys.path)]),
-            "PYTHONHASHSEED": "0",
-        }
-        os.environ["PERSIST_TEST_SPARK_FORKS"] = address
-        with subprocess.Popen(
-            [sys.executable, "-u", "-m", "spark_forks", address], stdin=subprocess.PIPE, env=environ
-        ) as server:
-            yield address
-            server.communicate()
+    with spark_forks_beside(HERE) as beside:
+        yield beside
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_forks: str) -> Iterator[Any]:
+def spark_forks(forks: tuple[str, Callable[[], None]]) -> str:
+    """The server whose forks Spark's Python processes are (``preload/spark_forks.py``): its socket, and PYTHONPATH."""
+    return forks[0]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, forks: tuple[str, Callable[[], None]]) -> Iterator[Any]:
     """One session for all: local[2, 2], so that a failed task is tried once more."""
     problem = java_problem()
     if problem is not None:
@@ -45,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_forks: str) -> Iterato
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "persist")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "persist")
     session = local_session("tests", tmp_path_factory.mktemp("spark"), retries=2)
+    forks[1]()
     session.sparkContext.setLogLevel("OFF")
     session.conf.set("spark.sql.shuffle.partitions", "1")
     import spark_faults

@@ -3,12 +3,14 @@
 import asyncio
 import os
 
+import duckdb
 import pyarrow as pa
 import pytest
 from client.sql.support import rows, sessions
 
 from persist.client.sql.errors import SqlError, SqlFailed, SqlLimit, SqlNotSupported
-from persist.client.sql.run.engine import Engine, Limits
+from persist.client.sql.run.engine import Engine
+from persist.client.sql.run.instances import Instance, Limits
 from persist.client.sql.run.relations import Rows
 from persist.errors import PersistError
 
@@ -124,9 +126,14 @@ async def test_no_statement_reaches_a_file_a_host_or_the_process(files, monkeypa
     assert set(os.listdir(files["folder"])) == before
 
 
-async def test_the_engine_by_itself_reaches_nothing_either(files):
+@pytest.mark.parametrize("fence", ["engine", "instance"])
+async def test_the_engine_by_itself_reaches_nothing_either(files, fence):
+    """Nor does what it runs on, which is not asked to: the engine runs nothing but queries."""
     engine = Engine()
     here = {"r": Rows(pa.table({"a": [1]}))}
+    instance = Instance(threads=1, memory_mib=64)
+    beneath = instance.cursor()
+    beneath.register("r", here["r"])
     for text in [
         "select * from read_text('{path}')",
         "select * from '{path}'",
@@ -142,11 +149,16 @@ async def test_the_engine_by_itself_reaches_nothing_either(files):
         "select * from 'https://example.org/x.parquet'",
         "create persistent secret s (type http)",
     ]:
-        with pytest.raises(SqlError):
-            await engine.table(text.format(**files), here)
+        if fence == "engine":
+            with pytest.raises(SqlError):
+                await engine.table(text.format(**files), here)
+        else:
+            with pytest.raises(duckdb.Error):
+                beneath.execute(text.format(**files))
     assert (await engine.table("select a from r", here)).to_pylist() == [{"a": 1}]
     assert not files["out"].exists()
-    engine.close()
+    beneath.close()
+    instance.close()
 
 
 async def test_copy_reads_and_writes_files_where_that_is_allowed_only(files):
@@ -173,7 +185,6 @@ async def test_memory_is_limited():
     with pytest.raises(SqlLimit, match="more memory"):
         await engine.table("select list(g) from generate_series(1, 50000000) as s(g)", {})
     assert (await engine.table("select 1 as a", {})).num_rows == 1
-    engine.close()
 
 
 async def test_time_is_limited_and_the_next_statement_runs():

@@ -19,7 +19,8 @@ from persist.client.sql.errors import SqlError, SqlLimit
 from persist.client.sql.parse.statements import Parsed, Select
 from persist.client.sql.parse.text import only, parse
 from persist.client.sql.querying import planned_rows, streamed
-from persist.client.sql.run.engine import Engine, Limits, Relation, named
+from persist.client.sql.run.engine import Engine, Relation, named
+from persist.client.sql.run.instances import Limits
 from persist.client.sql.run.port import Runner
 from persist.client.sql.run.runner import PlannedQuery, PlannedRefresh, PlannedRows
 from persist.core.catalog.ddl.described import Described, Session
@@ -33,7 +34,7 @@ LIMITS = Limits(threads=1)
 
 
 class KeptQueries:
-    """A QueryRunner. Needs the extra ``sql``. Close it."""
+    """A QueryRunner. Needs the extra ``sql``."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._engine = Engine(limits)
@@ -49,8 +50,7 @@ class KeptQueries:
             return await self._engine.table(await large.said(bound, asked.as_of, named, offload), relations)
 
     def close(self) -> None:
-        """Release its memory."""
-        self._engine.close()
+        """It has nothing while no query runs."""
 
 
 class RefreshedElsewhere:

@@ -62,7 +62,7 @@ class Queries:
         self._runner = runner
         self.readers = environment.reads.readers
         self.runtime = environment.access.client.location.runtime
-        self._engines: dict[object, Engine] = {}
+        self._engine = Engine(variables.limits)
         self._ends: Deadline | None = None
         self.touched: set[ShardId] = set()
         """What the statement read, or is to change, so far."""
@@ -88,16 +88,9 @@ class Queries:
     def engine(self) -> Engine:
         """DuckDB within the limits of the session."""
         limits = self.variables.limits
-        if limits not in self._engines:
-            self.close()
-            self._engines[limits] = Engine(limits)
-        return self._engines[limits]
-
-    def close(self) -> None:
-        """Release its memory."""
-        for engine in self._engines.values():
-            engine.close()
-        self._engines.clear()
+        if self._engine.limits != limits:
+            self._engine = Engine(limits)
+        return self._engine
 
     async def names(self, *, strict: bool = False) -> CatalogView | None:
         """The catalog; None where the environment does not exist yet. Raises UnknownObject: no such role."""

@@ -279,7 +279,6 @@ class SqlSession(Closes):
         await self._end()
         self._cursors.close()
         self._changes.doubts.release()
-        self._queries.close()
         if self._owns:
             await self.environment.close()
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from persist.client.sql.bind.spark import RUNNER
 from persist.client.sql.errors import SqlError
-from persist.client.sql.run.engine import Limits
+from persist.client.sql.run.instances import Limits
 from persist.core.catalog.ddl.described import DATABASE, ROLE, SCHEMA, Session
 from persist.core.time.hold import Interval
 from persist.core.time.isolation import Isolation

@@ -18,7 +18,8 @@ from persist.client.sql.apart.frames import HEAD_BYTES, batch_in, batch_out, fra
 from persist.client.sql.bind.binding import BoundRelation
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import bound_of
-from persist.client.sql.run.engine import Engine, Limits, named
+from persist.client.sql.run.engine import Engine, named
+from persist.client.sql.run.instances import Limits
 from persist.core.catalog.ddl.described import Described
 from persist.core.catalog.values import KnownColumns
 from persist.errors import PersistError

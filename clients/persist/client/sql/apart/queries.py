@@ -22,7 +22,7 @@ from persist.client.sql.bind.binding import BoundRelation
 from persist.client.sql.errors import SqlLimit
 from persist.client.sql.keeping import LIMITS
 from persist.client.sql.querying import columns_read
-from persist.client.sql.run.engine import Limits
+from persist.client.sql.run.instances import Limits
 from persist.client.sql.run.relations import repeated
 from persist.errors import Determinate
 from persist.runtime import system

@@ -1,7 +1,7 @@
-"""DuckDB, within limits: memory, threads and time; no files, no extensions, no settings, nothing of this process.
+"""Queries on DuckDB, within limits: memory, threads and time.
 
-The only module that knows DuckDB. A query runs in threads of its own, so that it never waits for what it waits on.
-Source: collections: queries; the fences around SQL.
+Only this module and ``instances`` know DuckDB. A query runs in threads of its own, so that it never waits for what it
+waits on. Source: collections: queries; the fences around SQL.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ from persist.client.sql.errors import (
     SqlFailed,
     SqlLimit,
 )
+from persist.client.sql.run.instances import Instance, Limits
 from persist.errors import PersistError
 from persist.extras import extra
 
@@ -39,14 +39,6 @@ T = TypeVar("T")
 BATCH_ROWS: Final = 16_384
 """Rows of an answer that are handed over at once."""
 
-_BEFORE: Final = (
-    "SET GLOBAL TimeZone = 'UTC'",
-    "SET GLOBAL integer_division = true",
-    "SET GLOBAL ieee_floating_point_ops = false",
-    "SET GLOBAL disabled_filesystems = 'LocalFileSystem'",
-    "SET GLOBAL lock_configuration = true",
-)
-"""SUBTLE: every query has a cursor of its own, which has none of what was set for another one alone."""
 _KIND: Final = re.compile(r"^(?:[A-Z][\w-]*(?: [A-Za-z]+)? Error|TransactionContext Error): ")
 
 
@@ -75,37 +67,30 @@ class Relation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a query may use. ``timeout`` in seconds; None: until its caller goes away."""
-
-    memory_bytes: int = 1 << 30
-    threads: int = 2
-    timeout: float | None = 300.0
-
-
 class Engine:
-    """One DuckDB in memory, empty, for the queries of one session. Close it."""
+    """One DuckDB in memory, empty, for the queries of one session. It is there while one of them runs."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._instance: Instance | None = None
+        self._running = 0
 
     @contextlib.asynccontextmanager
     async def query(self, sql: str, relations: Mapping[str, Relation]) -> "AsyncIterator[Answer]":
         """The answer to a query, whose rows come as they are asked for, until the end of the block.
 
-        Cancelled with its task. Raises SqlError (DuckDB does not understand it), SqlFailed (it went wrong on its rows),
-        SqlLimit, and what reading its relations raises.
+        Cancelled with its task. Raises SqlError (DuckDB does not understand it, or it does not only read), SqlFailed
+        (it went wrong on its rows), SqlLimit, and what reading its relations raises.
         """
-        running = _QueryThread(self._cursor(), relations)
-        loop = asyncio.get_running_loop()
-        deadline = None if self.limits.timeout is None else loop.time() + self.limits.timeout
-        try:
-            reader = await running.call(lambda: running.start(sql), deadline)
-            yield Answer(reader, running, deadline)
-        finally:
-            await running.close()
+        with self._begun() as instance:
+            running = _QueryThread(instance, relations)
+            loop = asyncio.get_running_loop()
+            deadline = None if self.limits.timeout is None else loop.time() + self.limits.timeout
+            try:
+                reader = await running.call(lambda: running.start(sql), deadline)
+                yield Answer(reader, running, deadline)
+            finally:
+                await running.close()
 
     async def table(self, sql: str, relations: Mapping[str, Relation]) -> pa.Table:
         """The whole answer to a query. Raises as ``query``."""
@@ -121,35 +106,42 @@ class Engine:
 
     async def plan(self, sql: str, relations: Mapping[str, Relation]) -> str:
         """How DuckDB runs a query. Raises as ``query``."""
-        running = _QueryThread(self._cursor(), relations)
-        try:
-            return await running.call(lambda: running.plan(sql), None)
-        finally:
-            await running.close()
+        with self._begun() as instance:
+            running = _QueryThread(instance, relations)
+            try:
+                return await running.call(lambda: running.plan(sql), None)
+            finally:
+                await running.close()
 
     @contextlib.contextmanager
     def answered(self, sql: str, relations: Mapping[str, Relation]) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, in this thread, which waits for it as long as it takes. Raises as ``query``."""
-        cursor = self._cursor()
+        with self._begun() as instance:
+            cursor = instance.cursor()
+            try:
+                for name, relation in relations.items():
+                    cursor.register(name, relation)
+                yield _reader(cursor.sql(_query(cursor, sql)))
+            except _FAILURES as error:
+                instance.look_at(error)
+                raise _failure(error) from error
+            finally:
+                cursor.close()
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[Instance]:
+        """What a query runs on, which others that run meanwhile share."""
+        if self._instance is None:
+            self._instance = Instance.taken(self.limits)
+        instance = self._instance
+        self._running += 1
         try:
-            for name, relation in relations.items():
-                cursor.register(name, relation)
-            yield _reader(cursor.sql(sql))
-        except _FAILURES as error:
-            raise _failure(error) from error
+            yield instance
         finally:
-            cursor.close()
-
-    def close(self) -> None:
-        """Release its memory."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _cursor(self) -> "duckdb.DuckDBPyConnection":
-        if self._connection is None:
-            self._connection = _opened(self.limits)
-        return self._connection.cursor()
+            self._running -= 1
+            if not self._running:
+                self._instance = None
+                instance.give_back()
 
 
 class Answer:
@@ -187,22 +179,24 @@ class Answer:
 class _QueryThread:
     """A query in a thread of its own, until it ends or is ended."""
 
-    def __init__(self, cursor: "duckdb.DuckDBPyConnection", relations: Mapping[str, Relation]) -> None:
-        self._cursor = cursor
+    def __init__(self, instance: Instance, relations: Mapping[str, Relation]) -> None:
+        self._instance = instance
+        self._cursor = instance.cursor()
         self._relations = relations
         self._thread = ThreadPoolExecutor(1, "persist-sql")
 
     def start(self, sql: str) -> pa.RecordBatchReader:
         for name, relation in self._relations.items():
             self._cursor.register(name, relation)
-        return _reader(self._cursor.sql(sql))
+        return _reader(self._cursor.sql(_query(self._cursor, sql)))
 
     def names(self, sql: str) -> list[str]:
-        return list(self._cursor.sql(sql).columns)
+        return list(self._cursor.sql(_query(self._cursor, sql)).columns)
 
     def plan(self, sql: str) -> str:
         for name, relation in self._relations.items():
             self._cursor.register(name, relation)
+        _query(self._cursor, sql)
         return "\n".join(str(row[-1]) for row in self._cursor.execute(f"EXPLAIN {sql}").fetchall())
 
     async def call(self, work: Callable[[], T], deadline: float | None) -> T:
@@ -233,6 +227,7 @@ class _QueryThread:
 
     async def _interrupted(self, future: "asyncio.Future[T]") -> None:
         """Return once the thread has ended what it did."""
+        self._instance.is_sound = False
         for relation in self._relations.values():
             relation.abandon()
         while not future.done():
@@ -242,6 +237,7 @@ class _QueryThread:
         future.exception()
 
     def _raise(self, error: Exception) -> NoReturn:
+        self._instance.look_at(error)
         for relation in self._relations.values():
             if relation.error is not None:
                 raise relation.error from error
@@ -254,6 +250,14 @@ def named(expression: str) -> str:
         return str(duckdb.SQLExpression(expression).get_name())
     except _FAILURES as error:
         raise _failure(error) from error
+
+
+def _query(cursor: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
+    """The one statement that it is. Raises SqlError: it does not only read, and could leave something behind."""
+    match cursor.extract_statements(sql):
+        case [statement] if statement.type == duckdb.StatementType.SELECT:
+            return statement
+    raise SqlError("this is no query")
 
 
 def _failure(error: Exception) -> SqlError:
@@ -284,23 +288,3 @@ def _said(error: Exception) -> str:
     """What DuckDB says, without what it says of the text that was made for it."""
     text = _KIND.sub("", str(error)).split("\n\n")[0].split("\nLINE ")[0]
     return " ".join(text.split())[:500]
-
-
-def _opened(limits: Limits) -> "duckdb.DuckDBPyConnection":
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "enable_external_access": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "allow_community_extensions": False,
-            "allow_persistent_secrets": False,
-            "python_enable_replacements": False,
-            "temp_directory": "",
-            "threads": max(limits.threads, 1),
-            "memory_limit": f"{max(limits.memory_bytes >> 20, 16)}MiB",
-        },
-    )
-    for statement in _BEFORE:
-        connection.execute(statement)
-    return connection
