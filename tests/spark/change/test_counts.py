@@ -11,8 +11,8 @@ from spark.change.models import Row, Rows, changed, merged, rows_of
 
 from pyspark_persist import ChangeResult
 
-Deleted = Updated = Inserted = int
-Counts = tuple[Deleted, Updated, Inserted]
+Counts = tuple[int, int, int]
+"""Rows deleted, updated and inserted."""
 
 
 def row(entropy: random.Random) -> Row:
