@@ -47,6 +47,7 @@ from persist.typed import Record
 from persist_ingest.location import Location, client
 from persist_ingest.pipeline.anew.watching import Watch
 from persist_ingest.pipeline.following import Follower, follower
+from persist_ingest.pipeline.lives.admitting import log_bound
 from persist_ingest.pipeline.lives.losing import LOST, Losses
 from persist_ingest.pipeline.named import Following
 from persist_ingest.pipeline.newest.key_ranges import KeyRange
@@ -286,7 +287,7 @@ class Pipeline:
         before = self._minter.bindings(remap)
         if isinstance(reader, Remembers):
             reader.remember(before.frontier)
-        bound = before.frontier.bound(0) or 0
+        bound = log_bound(reader, before.frontier)
         probe = self._losses.admission.probed(self.source, reader, bound)
         wanted = probe.wanted(BindingLog(trace=before, incarnation=self.source.incarnation))
         self.figures.known = wanted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from persist import Determinate
 from persist.runtime import system
-from persist.sources import STALLED, Lsn, Probe, UpstreamRegressed, precedes
+from persist.sources import STALLED, Lsn, Probe, SourceFrontier, UpstreamRegressed, precedes
 from persist.typed import Fields
 from persist_ingest.pipeline.records import SERVERS, VERSION, Records, Source
 from persist_ingest.pipeline.troubles import amend, running, troubles, with_trouble
@@ -114,6 +114,11 @@ class Admission:
         """Where others read another run by now, this one is to be admitted again before anything is bound of it."""
         if self._run and Servers.of(self._records.servers(source) or None, source).run != self._run:
             self._run = ""
+
+
+def log_bound(reader: object, frontier: SourceFrontier) -> int:
+    """How much log of a server is bound by then; 0 of what is none, whose partitions may have other names."""
+    return (frontier.bound(0) or 0) if isinstance(reader, OnServer) else 0
 
 
 def binds_elsewhere(client: "persist.Client", records: Records, source: Source, run: ServerRun) -> bool:
