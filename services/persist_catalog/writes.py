@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from persist.cached import cached_property
 from persist.client.catalog.gc_pause import no_collection
 from persist.client.catalog.opened import OpenedCatalog
 from persist.client.catalog.port import ReadWriteCatalog
 from persist.client.catalog.preparing import in_turns, prepare
+from persist.core.cached import cached_property
 from persist.core.catalog.conflicts import Footprint
 from persist.core.catalog.errors import Fenced, NotWritable, OutOfSync
 from persist.core.catalog.fingerprints import BODY_BYTES, first_outcome

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from persist_ingest.location import Target
-from pyspark_persist.dealing import Dealt
+from pyspark_persist.read.dealing import Dealt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

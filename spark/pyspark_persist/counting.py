@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist_ingest.location import Target
-from pyspark_persist.dealing import Dealt
 from pyspark_persist.finding import completed, inspected
+from pyspark_persist.read.dealing import Dealt
 from pyspark_persist.read.planning import resolve_as_of, upper_time
 from pyspark_persist.read.splitting import pieces
 

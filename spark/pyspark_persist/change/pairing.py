@@ -28,8 +28,8 @@ from pyspark_persist.change.source import ChangeSource
 from pyspark_persist.change.taking import bytes_of, carried, table_of
 from pyspark_persist.change.target import COUNT, ROW, ROW_BITS, Base, Keys, Reach, counter_of
 from pyspark_persist.change.tasks import INSERT, KIND, Batches, new, old
-from pyspark_persist.dealing import Dealt
 from pyspark_persist.naming import shown_name, stored_name
+from pyspark_persist.read.dealing import Dealt
 from pyspark_persist.read.splitting import pieces
 from pyspark_persist.read.view import View
 

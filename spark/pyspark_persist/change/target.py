@@ -19,9 +19,9 @@ from persist_ingest.location import Target
 from pyspark_persist.change.among import among
 from pyspark_persist.change.expressions import HIDDEN_COUNT, HIDDEN_ROW
 from pyspark_persist.change.touching import ANYTHING, About
-from pyspark_persist.dealing import Dealt
 from pyspark_persist.naming import DIFF_COLUMN, TIME_COLUMN, shown_fields
 from pyspark_persist.options.options import DIFFS, ReadOptions
+from pyspark_persist.read.dealing import Dealt
 from pyspark_persist.read.planning import Where
 from pyspark_persist.read.splitting import pieces
 from pyspark_persist.read.view import View, view_of

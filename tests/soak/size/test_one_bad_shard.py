@@ -155,7 +155,7 @@ async def test_others_are_as_fast_beside_one_that_is_damaged_slow_or_huge():
     await made(blob, consensus, giant, BATCHES)
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
-        # New ones, as nothing compacts them: those of all rounds would outgrow the cache, and each append load its shard.
+        # New ones: nothing compacts them, so those of all rounds outgrow the cache, and each append loads its shard.
         busy = Busy(shards, [await ours.hollow_shard(cast(Any, shards), part) for _ in range(SHARDS)])
         await busy.p99()
         alone = await busy.p99()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from persist.cached import cached_property
+from persist.core.cached import cached_property
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId
 from persist.dates import dated

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from persist.cached import cached_property
+from persist.core.cached import cached_property
 from persist.core.frontier import Description
 
 PART_FORMAT = 1

@@ -7,6 +7,7 @@ in the hashes, and touches only pages that it finds something in. Source: source
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property  # noqa: TID251  # of few objects, one thread each
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from persist import Determinate
 from persist.arrow import ArrowArray, ArrowColumn, Numbers, array_of, frombuffer, py_buffer
-from persist.cached import cached_property
 from persist.sources import encode_key
 from persist_ingest.pipeline.newest.hashes import key_hashes
 from persist_ingest.pipeline.newest.mapped import MappedRows

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property  # noqa: TID251  # of few objects, one thread each
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -15,7 +16,6 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from persist import Determinate, Indeterminate, InvalidArgument, PersistError
-from persist.cached import cached_property
 from persist.runtime import system
 from persist.typed import SqlRow
 from persist_ingest.sources.port import AlteredMeanwhile, HeldUp, SourceFailure

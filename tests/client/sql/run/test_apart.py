@@ -14,7 +14,7 @@ from client.support import client_of, memory_place
 from persist.client.collections.views.query import QueryAt, QueryFailed
 from persist.client.sql.apart.queries import ApartQueries
 from persist.client.sql.errors import SqlLimit
-from persist.client.sql.run.engine import Limits
+from persist.client.sql.run.instances import Limits
 
 SMALL = Limits(memory_bytes=64 << 20, threads=1, timeout=300.0)
 

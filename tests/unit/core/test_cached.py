@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from persist.cached import cached_property
+from persist.core.cached import cached_property
 
 LIMIT_SECONDS = 60.0
 
