@@ -224,6 +224,8 @@ def test_an_export_that_waits_its_turn_keeps_nothing_upstream(
     """Tables that join are read one after the other; what they begin with is later than all that is released now."""
     monkeypatch.setattr(watching.Watch, "look", lambda self, source: None)
     begun(here, shop, "id int PRIMARY KEY, name text", "i, 'n'")
+    with Pipeline(here, "shop", options=OPTIONS) as pipeline:
+        pipeline.step()
     shop.run("CREATE TABLE more (id int PRIMARY KEY)", "INSERT INTO more VALUES (1)")
     records = Records(client(here))
     source = records.source("shop")
