@@ -14,7 +14,7 @@ from persist.testing import servers
 from persist_ingest.sources.port import Changes, HeldUp, SchemaGrew, SourceFailure, TableAltered
 from persist_ingest.sources.postgres import POSTGRES, checks
 from persist_ingest.sources.postgres import reader as reading
-from persist_ingest.sources.postgres.checks import check_upstream
+from persist_ingest.sources.postgres.checks import check_tables
 from persist_ingest.sources.postgres.definition import PostgresDefinition
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
@@ -92,7 +92,7 @@ def test_a_slot_that_another_ingester_moved_further_meanwhile_is_where_it_should
     upstream.run("INSERT INTO items VALUES (2, 'b')")
     reader.probe()
     upstream.follow(reader)
-    looked = check_upstream
+    looked = check_tables
 
     def then_moved(session: Any, definition: PostgresDefinition) -> Any:
         found = looked(session, definition)
@@ -103,7 +103,7 @@ def test_a_slot_that_another_ingester_moved_further_meanwhile_is_where_it_should
         )
         return found
 
-    monkeypatch.setattr(reading, "check_upstream", then_moved)
+    monkeypatch.setattr(reading, "check_tables", then_moved)
     reader.commit(upstream.at)
     assert confirmed(upstream) > (upstream.at.bound(0) or 0)
 
