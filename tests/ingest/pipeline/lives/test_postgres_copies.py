@@ -2,8 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from ingest.pipeline.conftest import contents
@@ -21,7 +20,6 @@ from ingest.pipeline.lives.put_back import (
     outgrow,
     states,
     stepped,
-    upstream,
 )
 from ingest.pipeline.lives.standbys import promote, sql, until
 
@@ -32,12 +30,6 @@ from persist_ingest import Location, Pipeline, Records, create, resnapshot
 from persist_ingest.location import client
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import HeldUp
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Upstream]:
-    with upstream(tmp_path) as made:
-        yield made
 
 
 def test_a_server_that_a_person_decided_against_is_not_read_again(

@@ -1,18 +1,16 @@
 """A standby takes over, and the source goes on with it: with every row, or not at all."""
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psycopg
 import pytest
 from ingest.pipeline.conftest import contents
+from ingest.pipeline.lives.pairs import ITEMS, Pair, ingest, made, pipeline, state, there
+from ingest.pipeline.lives.put_back import DSN
 from ingest.pipeline.lives.standbys import CONFIG, promote, replayed, sql, standby_of, until
 
 from persist import Determinate, InvalidArgument, LocationError, PersistError
@@ -24,83 +22,12 @@ from persist_ingest.pipeline.anew import attempt
 from persist_ingest.pipeline.lives import succeeding
 from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, troubles, with_trouble
 from persist_ingest.sources.port import HeldUp
-from persist_ingest.sources.postgres import catalog, checks, reader
+from persist_ingest.sources.postgres import checks, reader
 from persist_ingest.sources.postgres.making import again as making
 from persist_ingest.sources.postgres.session import check_dsn, let_go
 
-ITEMS = "public.items"
-DSN = "host=127.0.0.1 user=postgres dbname=postgres"
-"""Without a port: which server it leads to is what PGPORT says."""
-FAST = PipelineOptions(tick_ms=10, told_ms=1)
 SECONDS = 120.0
 """Of what takes three while nothing else runs."""
-
-
-class Pair:
-    """A primary with a table, and its standby. ``now``: where the source's connections lead to."""
-
-    def __init__(self, primary: servers.Server, standby: servers.Server) -> None:
-        self.primary = primary
-        self.standby = standby
-        sql(primary, "CREATE TABLE items (id int PRIMARY KEY, name text)", "ALTER TABLE items REPLICA IDENTITY FULL")
-        self.lead(primary)
-
-    def lead(self, server: servers.Server) -> None:
-        """The source's new connections lead there."""
-        let_go(check_dsn(DSN))
-        os.environ["PGPORT"] = str(server.port)
-
-    def fill(self, server: servers.Server, first: int, last: int) -> None:
-        sql(server, f"INSERT INTO items SELECT i, 'n' || i FROM generate_series({first}, {last}) i")
-
-    def synced(self, opened: Pipeline) -> None:
-        """The standby has the source's slot for good, which moves meanwhile."""
-
-        def is_synced() -> Any:
-            # What it begins with has to be in the log. By hand, as the server that does so by itself takes its time.
-            sql(self.primary, "SELECT pg_log_standby_snapshot()")
-            opened.run(steps=1)
-            sql(self.standby, "SELECT pg_sync_replication_slots()")
-            return sql(self.standby, "SELECT synced AND NOT temporary FROM pg_replication_slots") == [(True,)]
-
-        try:
-            until(is_synced)
-        except AssertionError:
-            raise AssertionError(self.standby.log()[-3000:]) from None
-
-
-@pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """Without what makes the primary wait for its standby."""
-    monkeypatch.setenv("PGPORT", "1")
-    with servers.start_postgres(CONFIG, version=18) as primary, standby_of(primary, 18, CONFIG, "standby") as standby:
-        yield Pair(primary, standby)
-        let_go(check_dsn(DSN))
-
-
-def made(here: Location, **options: str) -> None:
-    create(here, "shop", "postgres", {"dsn": DSN, "tables": ITEMS, "failoverSlot": "true", **options}, interval_ms=1)
-
-
-@contextlib.contextmanager
-def pipeline(here: Location) -> Iterator[Pipeline]:
-    with Pipeline(here, "shop", options=FAST) as opened:
-        yield opened
-
-
-def ingest(here: Location, steps: int = 4) -> None:
-    """What there is now, with what lets the slot move."""
-    with pipeline(here) as opened:
-        opened.run(steps=steps)
-
-
-def there(server: servers.Server) -> Counter[Any]:
-    return Counter(sql(server, "SELECT * FROM items"))
-
-
-def state(here: Location) -> tuple[Any, Any]:
-    """All that is recorded of the source, and what it holds."""
-    return Records(client(here)).raw()["shop"], contents(here, "shop", ITEMS)
 
 
 def test_a_source_goes_on_with_the_standby_that_was_promoted(here: Location, pair: Pair) -> None:
@@ -545,70 +472,3 @@ def test_a_slower_ingester_tries_again_where_others_went_on_twice(
         both.new()
     both.new()
     assert contents(here, "shop", ITEMS) == there(pair.standby)
-
-
-def test_a_server_that_died_amid_a_record_is_followed_where_the_record_before_ended(here: Location, pair: Pair) -> None:
-    """What is safely written ends with a page then, inside a record, which no server that takes over ever has."""
-    sql(pair.primary, "CREATE TABLE junk (t text)", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
-    made(here)
-    pair.fill(pair.primary, 1, 10)
-    with pipeline(here) as opened:
-        pair.synced(opened)
-        opened.run(steps=3)
-        with (
-            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
-            frozen_amid_a_page(pair.primary, writing) as (flushed, writer),
-        ):
-            opened._bind(opened._open())
-            bound = client(here).minter().bindings(opened.source.remap_source).frontier.bound(0) or 0
-            assert bound <= flushed
-            until(lambda: sql(pair.standby, f"SELECT pg_last_wal_receive_lsn() - '0/0' >= {flushed}") == [(True,)])
-            # It would live on, as it does not notice that the others ended.
-            pair.primary.pause()
-            os.kill(writer, signal.SIGKILL)
-            pair.primary.kill()
-        promote(pair.standby)
-        assert catalog.position(sql(pair.standby, "SELECT pg_last_wal_replay_lsn()::text")[0][0]) < flushed
-        pair.lead(pair.standby)
-        pair.fill(pair.standby, 11, 20)
-        opened.run(steps=3)
-        assert contents(here, "shop", ITEMS) == there(pair.standby)
-    source = Records(client(here)).source("shop")
-    assert [timeline for timeline, _ in source.definition["followed"]] == [2]
-
-
-def test_what_was_committed_is_read_although_the_log_rests_amid_a_record(here: Location, pair: Pair) -> None:
-    sql(pair.primary, "CREATE TABLE junk (t text)", "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
-    made(here)
-    with pipeline(here) as opened:
-        opened.step()
-        pair.fill(pair.primary, 1, 10)
-        with (
-            contextlib.closing(psycopg.connect(pair.primary.uri)) as writing,
-            frozen_amid_a_page(pair.primary, writing),
-        ):
-            opened.run(steps=3)
-            assert contents(here, "shop", ITEMS) == there(pair.primary)
-
-
-@contextlib.contextmanager
-def frozen_amid_a_page(server: servers.Server, writing: Any) -> Iterator[tuple[int, int]]:
-    """What is safely written ends inside a record, at this position; the process that would write on stands still."""
-    ((pid,),) = sql(server, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
-
-    def is_amid() -> Any:
-        writing.execute("INSERT INTO junk SELECT repeat('x', 1500) FROM generate_series(1, 2000)")
-        os.kill(pid, signal.SIGSTOP)
-        asked = "SELECT pg_current_wal_flush_lsn() - '0/0', pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
-        ((flushed, more),) = sql(server, asked)
-        if flushed % 8192 == 0 and more > 100:
-            return int(flushed)
-        os.kill(pid, signal.SIGCONT)
-        return 0
-
-    flushed = until(is_amid)
-    try:
-        yield flushed, pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from ingest.pipeline.lives.put_back import (
     outgrow,
     states,
     stepped,
-    upstream,
 )
 from ingest.pipeline.lives.standbys import sql, until
 
@@ -32,12 +30,6 @@ from persist_ingest.pipeline.troubles import SNAPSHOTTING, Trouble, amend, with_
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.postgres.making import again
 from persist_ingest.sources.postgres.session import check_dsn, let_go
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Upstream]:
-    with upstream(tmp_path) as made:
-        yield made
 
 
 def test_tables_go_on_once_dsn_is_altered_back_to_their_server(here: Location, shop: Upstream) -> None:

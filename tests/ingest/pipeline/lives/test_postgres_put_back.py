@@ -1,7 +1,6 @@
 """Files of a server that are put back: rows of both histories are nowhere beside one another."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from ingest.pipeline.lives.put_back import (
     copied,
     ingesting,
     stepped,
-    upstream,
 )
 from ingest.pipeline.lives.standbys import sql, until
 
@@ -31,12 +29,6 @@ from persist_ingest.pipeline.troubles import Trouble, amend, with_trouble
 from persist_ingest.sources.lives import HistoryLost
 from persist_ingest.sources.port import HeldUp, TableAltered
 from persist_ingest.sources.postgres.making import again
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Upstream]:
-    with upstream(tmp_path) as made:
-        yield made
 
 
 def before_piece(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], object]) -> None:
