@@ -195,3 +195,14 @@ def test_what_is_no_mariadb_is_refused(here: Location) -> None:
         pytest.raises(SourceFailure, match="Debezium"),
     ):
         made(here, Shop(server, ""), tables="a.b")
+
+
+def test_a_server_that_starts_leaves_temporary_tables_of_others_alone(shop: Shop) -> None:
+    """It removes those of its folder, which are gone from under the queries that have them then."""
+    ((folder,),) = shop.select("SELECT @@tmpdir")
+    shop.run("CREATE TEMPORARY TABLE mine (id int PRIMARY KEY) ENGINE = Aria")
+    there = set(Path(folder).glob("#sql-temptable-*"))
+    assert there
+    with servers.start_mariadb():
+        assert set(Path(folder).glob("#sql-temptable-*")) >= there
+    shop.run("DROP TABLE mine")
