@@ -16,6 +16,8 @@ OWNERS = {
     "clients/persist/client/sql/run/engine.py",
     # Of one thread, and made anew in a child.
     str(Path("clients/persist_ingest/pipeline", "work.py")),
+    # Those that wait are ended before a fork: a child has none of their threads.
+    "clients/persist/client/sql/run/instances.py",
 }
 """Who may keep threads for the whole process, or listen to forks."""
 

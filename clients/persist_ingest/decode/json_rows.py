@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +111,7 @@ def _check_names(payloads: Sequence[bytes], columns: Sequence[ArrowArray], field
             _check_cases(said, fields)
 
 
-def _null_names(columns: Sequence[ArrowArray], fields: Iterable["pa.Field[Any]"]) -> Iterator[str]:
+def _null_names(columns: Sequence[ArrowArray], fields: Iterable["pa.Field[pa.DataType]"]) -> Iterator[str]:
     """Those of fields that are null somewhere, also within others that are there."""
     for column, field in zip(columns, fields, strict=True):
         if column.null_count:
@@ -131,7 +131,7 @@ def _otherwise(names: tuple[str, ...]) -> re.Pattern[bytes]:
     return re.compile(rb'"(?!(?:' + either + rb')")(?i:' + either + rb')"[ \t\r\n]*:')
 
 
-def _check_cases(said: object, fields: Iterable["pa.Field[Any]"]) -> None:
+def _check_cases(said: object, fields: Iterable["pa.Field[pa.DataType]"]) -> None:
     if not isinstance(said, dict):
         return
     declared = {field.name: field.type for field in fields}

@@ -6,7 +6,7 @@ longer to unpack than a task takes to read its own, and there are as many tasks 
 
 import pickle
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ class Dealt(Generic[T]):
         thing: T = pickle.loads(self._packed[number])
         return thing
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         packed = self._packed if self._things is None else [pickle.dumps(each) for each in self._things]
         return {"_things": None, "_packed": packed}
 
