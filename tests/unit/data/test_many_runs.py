@@ -9,7 +9,7 @@ import pytest
 
 from persist.core.data.encoding import encode_key
 from persist.core.data.merging.merge import PartSource, merge
-from persist.core.data.merging.pooling import pooled
+from persist.core.data.merging.pooling import merged_pool, pooled
 from persist.core.data.schema import Schema
 from persist.core.data.update import consolidate
 from persist.errors import CorruptData
@@ -71,6 +71,11 @@ def test_work_grows_as_the_runs_do(pool):
     assert work(MANY) < 1.5 * (MANY / FEW) * work(FEW)
 
 
+def test_tiny_runs_are_put_together_for_a_few_calls_each():
+    runs = [run(table) for table in apart(MANY)]
+    assert calls_of(lambda: list(merged_pool(runs, SCHEMA, since=0))) < 10 * MANY
+
+
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_pooled_runs_hold_the_same_rows_as_those_merged_one_by_one(count):
     source = random.Random(count)
@@ -91,6 +96,7 @@ def test_pooled_runs_hold_the_same_rows_as_those_merged_one_by_one(count):
         mixed = [runs[0], [pooled(runs[1:], SCHEMA, batch_rows=3)]]
         assert together(merge([[pooled(runs, SCHEMA, batch_rows=4096)]], SCHEMA, since=since)).equals(expected)
         assert together(merge(mixed, SCHEMA, since=since, batch_rows=3)).equals(expected)
+        assert together(merged_pool(runs, SCHEMA, since=since)).equals(expected)
 
 
 def test_pooling_leaves_sums_to_the_merge():
@@ -103,5 +109,8 @@ def test_pooling_leaves_sums_to_the_merge():
 @pytest.mark.parametrize("parts", [[[2, 1]], [[5], [3]]], ids=["within a part", "between parts"])
 def test_pooling_tells_a_run_that_is_not_sorted(parts):
     bad = [PartSource(b"", partial(lambda keys: iter(rows(keys).to_batches()), keys)) for keys in parts]
+    pool = [run(rows([0])), bad]
     with pytest.raises(CorruptData, match="not sorted"):
-        list(merge([[pooled([run(rows([0])), bad], SCHEMA, batch_rows=64)]], SCHEMA, since=0))
+        list(merge([[pooled(pool, SCHEMA, batch_rows=64)]], SCHEMA, since=0))
+    with pytest.raises(CorruptData, match="not sorted"):
+        list(merged_pool(pool, SCHEMA, since=0))

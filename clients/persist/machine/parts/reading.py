@@ -17,7 +17,7 @@ import pyarrow as pa
 from persist.arrow import ArrowArray, array_of
 from persist.core.data.merging.cursors import RUN_BYTES_MAX
 from persist.core.data.merging.merge import LargeKey, PartSource, merge
-from persist.core.data.merging.pooling import pooled
+from persist.core.data.merging.pooling import merged_pool, pooled
 from persist.core.data.predicate import Predicate
 from persist.core.data.schema import Schema
 from persist.core.data.splits import KeyRange, choose, touching
@@ -298,6 +298,8 @@ class Reading:
         def sources(run: RunView) -> list[PartSource]:
             return [PartSource(part.key_lower, functools.partial(opened, run, part)) for part in run.parts]
 
+        if by_val and len(pools) == 1 and len(pools[0]) > 1:
+            return merged_pool([*map(sources, pools[0])], schema, since=self.since)
         runs = [
             sources(*pool) if len(pool) == 1 else [pooled([*map(sources, pool)], schema, batch_rows=sizes.rows)]
             for pool in pools
