@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persist.arrow import ArrowArray, ArrowLists, ArrowMap, Numbers, Piece, frombuffer, py_buffer
+from persist.core.data.few import ROWS as FEW_ROWS
+from persist.core.data.few import encode_few
 from persist.core.data.types import T, has_words, is_bytes, is_encoded, is_nested, is_text
 from persist.errors import TypeNotSupported
 
@@ -40,8 +42,6 @@ _NOTHING: Final = pa.scalar(b"", pa.large_binary())
 VALUE: Final = b"\2"
 """What the bytes of a column that is not null begin with; those of a null lie before it."""
 
-_FEW_ROWS: Final = 4
-
 
 def encode_key(columns: Sequence[Column]) -> pa.LargeBinaryArray:
     """The canonical bytes of each row of equally long columns. Raises TypeNotSupported for intervals and unions."""
@@ -54,9 +54,9 @@ def encode(columns: Sequence[Column], *, last: bool) -> pa.LargeBinaryArray:
     rows = len(plains[0])
     if rows == 0:
         return pa.array([], pa.large_binary())
-    if last and rows <= _FEW_ROWS and len(plains) == 1 and _is_raw(plains[0]):
-        # Bounds and edges of small parts: Arrow's kernels would cost more than the bytes themselves.
-        return pa.array([b"\2" + value for value in plains[0].to_pylist()], pa.large_binary())  # type: ignore[operator]  # narrower than Arrow is
+    few = encode_few(plains, last=last) if rows <= FEW_ROWS else None
+    if few is not None:
+        return pa.array(few, pa.large_binary())
     widths = [None if array.null_count else _fixed(array) for array in plains]
     if all(payload is not None for payload in widths):
         return _binary(_matrix([payload for payload in widths if payload is not None], rows))

@@ -8,6 +8,7 @@ from simulation.budget import examples
 from sure import sure
 
 from persist.core.data.encoding import edge_keys, encode_key
+from persist.core.data.few import ROWS as FEW
 from persist.core.data.types import storage_type
 from persist.core.data.values import stored
 
@@ -43,6 +44,14 @@ def test_encoding_commutes_with_take_slice_and_concatenation(columns, random):
     assert encode_key([column.slice(start) for column in columns]).to_pylist() == encoded.slice(start).to_pylist()
     twice = [pa.chunked_array([column, column]) for column in columns]
     assert encode_key(twice).to_pylist() == encoded.to_pylist() * 2
+
+
+@given(columns(any_types()))
+@settings(max_examples=examples(200), deadline=None)
+def test_few_rows_are_encoded_as_many_are(columns):
+    times = FEW // len(columns[0]) + 1
+    many = [pa.chunked_array([column] * times) for column in columns]
+    assert encode_key(many).to_pylist() == encode_key(columns).to_pylist() * times
 
 
 @given(st.one_of(key_types(), val_types()).flatmap(lambda given: st.tuples(st.just(given), arrays(given, 5))))
