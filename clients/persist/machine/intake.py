@@ -149,9 +149,4 @@ def _flaw(batch: HollowBatch, entries: Sequence[SchemaEntry], decoded_bytes_max:
 
 def schemas_of(entries: Sequence[SchemaEntry]) -> list[Schema]:
     """The schemas of a shard, by id."""
-    return [_schema(entry.schema) for entry in entries]
-
-
-@functools.lru_cache(maxsize=256)
-def _schema(data: bytes) -> Schema:
-    return Schema.from_bytes(data)
+    return [Schema.from_bytes(entry.schema) for entry in entries]

@@ -3,6 +3,7 @@
 Source: architecture.md section 4; kernel.md section 1, rule set.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -138,10 +139,12 @@ class Schema:
 
         Raises InvalidArgument (not a schema), CodecMismatch (``codec`` has another name), TypeNotSupported.
         """
+        if codec is None:
+            return _known(data) if isinstance(data, bytes) else _parsed(data)
         name, key, val = _stored(data)
-        if codec is not None and codec.name != name:
+        if codec.name != name:
             raise CodecMismatch("written with another codec", hint=f"open it with {name}", got=codec.name, codec=name)
-        return cls(key, val, codec=codec or built_in(name, key, val) or UnknownCodec(name, key, val))
+        return cls(key, val, codec=codec)
 
     def check_evolution(self, newer: "Schema") -> None:
         """Accept ``newer`` if it only adds nullable val columns at the end. Raises SchemaMismatch, CodecMismatch."""
@@ -217,10 +220,23 @@ class Schema:
         return _unpickled, (self.to_bytes(), None if isinstance(kept, UnknownCodec) else kept, declared)
 
 
+@functools.lru_cache(maxsize=256)
+def _known(data: bytes) -> Schema:
+    """The schema in stored bytes: those of a shard are asked for with each batch."""
+    return _parsed(data)
+
+
+def _parsed(data: bytes) -> Schema:
+    name, key, val = _stored(data)
+    return Schema(key, val, codec=built_in(name, key, val) or UnknownCodec(name, key, val))
+
+
 def _unpickled(data: bytes, codec: Codec | None, declared: bytes) -> Schema:
-    found = Schema.from_bytes(data, codec)
-    if declared:
-        found._declared = tuple(pa.ipc.read_schema(pa.py_buffer(declared)))
+    if not declared:
+        return Schema.from_bytes(data, codec)
+    # Another object than others have: what is declared is its own.
+    found = _parsed(data) if codec is None else Schema.from_bytes(data, codec)
+    found._declared = tuple(pa.ipc.read_schema(pa.py_buffer(declared)))
     return found
 
 

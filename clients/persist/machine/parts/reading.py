@@ -124,7 +124,7 @@ class Reading:
     @property
     def schema(self) -> Schema:
         """What rows are shown in."""
-        return _schema(self.schemas[-1].schema)
+        return Schema.from_bytes(self.schemas[-1].schema)
 
     def narrowed(self, *, key_range: KeyRange | None = None, where: Predicate | None = None) -> "Reading":
         """The same read of fewer keys and rows, without the parts that cannot hold any.
@@ -376,7 +376,7 @@ class Reading:
     def _written_with(self, part: Part) -> Schema:
         for entry in self.schemas:
             if entry.schema_id == part.schema_id:
-                return _schema(entry.schema)
+                return Schema.from_bytes(entry.schema)
         raise CorruptData("a part was written with an unknown schema", key=part.key, schema_id=part.schema_id)
 
 
@@ -514,8 +514,3 @@ def _numbers_of(table: pa.Table, where: Iterable[Predicate]) -> ArrowArray | Non
     if len(found) == table.num_rows:
         return None
     return array_of(found.to_numpy(), pa.int64())
-
-
-@functools.lru_cache(maxsize=256)
-def _schema(data: bytes) -> Schema:
-    return Schema.from_bytes(data)
