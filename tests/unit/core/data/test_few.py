@@ -25,7 +25,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.product(COLUMNS, repeat=2))
+@pytest.mark.parametrize(("one", "other"), [*itertools.product(COLUMNS, repeat=2)])
 def test_few_rows_have_the_bytes_of_many(one: str, other: str) -> None:
     few = [COLUMNS[one], COLUMNS[other]]
     many = [pa.chunked_array([column] * 2) for column in few]
