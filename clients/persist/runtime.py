@@ -9,11 +9,14 @@ import functools
 import os
 import random
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
+from persist.core.paced import pausing
 from persist.forks import PerProcess
 
 T = TypeVar("T")
@@ -52,8 +55,55 @@ class Runtime(Protocol):
         ...
 
 
+_PIECE_SECONDS: Final = 0.003
+"""CPU of work, after which its thread looks whether the loop is busy."""
+_LOOK_SECONDS: Final = 0.000_2
+_LOOPS_SHARE: Final = 2.0
+"""Time that is left to a busy loop, in pieces."""
+
 _computing: Final = PerProcess(lambda: ThreadPoolExecutor((os.cpu_count() or 1) + 4, "persist-work"))
 """Not the event loop's own threads: those are the user's."""
+
+
+class _GivesWay:
+    """Between pieces of work: where the event loop it is done for is busy, most of the time is the loop's.
+
+    Python runs one thread at a time, and a loop that looks for news at every turn loses its own each time it does: what
+    it had beside the work says nothing. So the work stops for a moment, and the loop is busy if it takes that moment.
+    """
+
+    def __init__(self, loop_time: Callable[[], float]) -> None:
+        """``loop_time``: seconds of CPU that the loop's thread had so far."""
+        self._loop_time = loop_time
+        self._began: float | None = None
+
+    def __call__(self) -> None:
+        # By CPU, not by the clock: what other programs take is not work. It is that of the thread that works.
+        if self._began is None:
+            self._began = time.thread_time()
+        worked = time.thread_time() - self._began
+        if worked < _PIECE_SECONDS:
+            return
+        loops = self._loop_time()
+        time.sleep(_LOOK_SECONDS)
+        if self._loop_time() - loops > _LOOK_SECONDS / 4:
+            time.sleep(_LOOPS_SHARE * worked)
+        self._began = time.thread_time()
+
+
+def _time_of_this_thread() -> Callable[[], float]:
+    """What any thread asks for the CPU seconds of the one that calls this; always 0 where there is no such clock."""
+    if sys.platform in ("darwin", "win32"):
+        return float
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+
+    def seconds() -> float:
+        try:
+            return time.clock_gettime(clock)
+        except OSError:
+            return 0.0  # The thread has ended.
+
+    return seconds
 
 
 class SystemRuntime:
@@ -81,7 +131,10 @@ class SystemRuntime:
     async def offload(self, function: Callable[..., T], *args: object) -> T:
         # SUBTLE: a thread forgets its work some time after its result is here. Given only the list, it then holds no
         # argument: its caller may be about to free a large state by pieces.
-        work: list[Callable[[], T]] = [functools.partial(contextvars.copy_context().run, function, *args)]
+        run = contextvars.copy_context().run
+        work: list[Callable[[], T]] = [
+            functools.partial(run, pausing, _GivesWay(_time_of_this_thread()), function, *args)
+        ]
         del args
         return await asyncio.get_running_loop().run_in_executor(_computing.get(), lambda: work.pop()())
 

@@ -74,6 +74,21 @@ def unframed(
     Raises CorruptData (not the bytes that were written here), VersionMismatch (whole, but of another release, be it by
     its format or by fields this release does not know: reading on would drop them).
     """
+    written, body = opened(magic, version, binding, data, oldest=oldest, limit=limit, **place)
+    return known(kind, body, written, version, unknown_fields=unknown_fields, **place)
+
+
+def opened(
+    magic: bytes,
+    version: int,
+    binding: bytes,
+    data: bytes,
+    *,
+    oldest: int | None = None,
+    limit: int = 0,
+    **place: object,
+) -> tuple[int, bytes]:
+    """The format of a frame and the bytes of its message, verified and expanded. As ``unframed``."""
     if len(data) < _HEAD.size:
         raise _corrupt("too short for a frame", **place)
     found, written, codec, length, checksum = _HEAD.unpack_from(data)
@@ -84,10 +99,21 @@ def unframed(
         raise _corrupt("checksum mismatch", **place)
     if not (version if oldest is None else oldest) <= written <= version:
         raise other_release(found=written, known=version, **place)
-    if codec != _PLAIN:
-        body = _expanded(body, codec, limit, **place)
+    return written, body if codec == _PLAIN else _expanded(body, codec, limit, **place)
+
+
+def known(
+    kind: type[M],
+    body: bytes | memoryview,
+    written: int,
+    version: int,
+    *,
+    unknown_fields: bool = False,
+    **place: object,
+) -> M:
+    """The message in bytes that were verified, or a part of one. As ``unframed``."""
     try:
-        message = kind.FromString(body)
+        message = kind.FromString(body)  # type: ignore[arg-type]  # takes any buffer
     except DecodeError as error:
         raise _corrupt("not a message", **place) from error
     message.DiscardUnknownFields()
@@ -122,8 +148,8 @@ def _expanded(body: bytes, codec: int, limit: int, **place: object) -> bytes:
     return bytes(message)
 
 
-def _has_unknown_fields(known: Message, body: bytes) -> bool:
-    return type(known).FromString(body).ByteSize() != known.ByteSize()
+def _has_unknown_fields(known: Message, body: bytes | memoryview) -> bool:
+    return type(known).FromString(body).ByteSize() != known.ByteSize()  # type: ignore[arg-type]  # takes any buffer
 
 
 def _checksum(magic: bytes, version: int, codec: int, binding: bytes, body: bytes) -> int:

@@ -167,6 +167,5 @@ async def test_others_are_as_fast_beside_one_that_is_damaged_slow_or_huge():
     print(f"\nbeside one of {SHARDS} shards: {medians}")
     if FULL:
         # Short runs beside other tests say nothing of time, only that all were committed and what is wrong was refused.
-        assert max(medians["damaged"], medians["slow"]) <= 1.5
-        assert medians["huge"] <= 3
+        assert max(medians["damaged"], medians["slow"], medians["huge"]) <= 1.5
     await shards.close()

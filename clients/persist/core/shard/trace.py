@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from persist.core.frontier import MINIMUM, Antichain, Description
+from persist.core.paced import paced
 from persist.core.shard.batch import HollowBatch
 from persist.errors import InvalidBounds
 
@@ -53,11 +54,12 @@ class Sums:
     @classmethod
     def of(cls, batches: Sequence[HollowBatch]) -> "Sums":
         """Those of batches."""
-        return cls(
-            sum([batch.rows for batch in batches]),
-            sum([batch.inline_bytes for batch in batches]),
-            sum([batch.part_count for batch in batches]),
-        )
+        rows = inline_bytes = parts = 0
+        for batch in paced(batches):
+            rows += batch.rows
+            inline_bytes += batch.inline_bytes
+            parts += batch.part_count
+        return cls(rows, inline_bytes, parts)
 
     @classmethod
     def of_all(cls, sums: Iterable["Sums"]) -> "Sums":

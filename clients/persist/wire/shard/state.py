@@ -3,11 +3,14 @@
 Source: docs/formats.md; reliability.md I14, I24, I26.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from persist.core.frontier import Antichain
 from persist.core.ids import ShardId, WriterId
+from persist.core.paced import paced
+from persist.core.shard.batch import HollowBatch
 from persist.core.shard.diff import (
     BatchChange,
     FieldChange,
@@ -26,8 +29,10 @@ from persist.core.shard.trace import Claim, SpineBatch, Sums, Trace, of_sums
 from persist.errors import CorruptData, UsageError, check
 from persist.typed import AnyMessage, AnyValue
 from persist.v1 import state_pb2 as pb
+from persist.v1 import types_pb2
+from persist.wire.cut import cut
 from persist.wire.formats import check_fields
-from persist.wire.frame import format_of, framed, unframed
+from persist.wire.frame import format_of, framed, known, opened, unframed
 from persist.wire.shard.batch import (
     add_part,
     antichain_to_proto,
@@ -104,19 +109,19 @@ def encode_rollup(state: State) -> bytes:
 
 def decode_rollup(data: bytes, shard: ShardId, seqno: int) -> State:
     """The state at ``seqno`` of ``shard``. Raises CorruptData, VersionMismatch."""
-    binding = _binding(shard, seqno)
-    message = unframed(
-        pb.StateRollup,
+    format, body = opened(
         _ROLLUP,
         STATE_FORMAT,
-        binding,
+        _binding(shard, seqno),
         data,
         oldest=OLDEST_FORMAT,
         limit=ROLLUP_BYTES_MAX,
         shard=shard,
         seqno=seqno,
     )
-    state = _understood(_state_from_proto, message, format_of(data), shard, seqno)
+    rest, spine = cut(body, pb.StateRollup.SPINE_FIELD_NUMBER)
+    message = known(pb.StateRollup, rest, format, STATE_FORMAT, shard=shard, seqno=seqno)
+    state = _understood(partial(_state_from_proto, spine=spine), message, format, shard, seqno)
     check(state.shard == shard and state.seqno == seqno, "a rollup holds what it is named after", shard=shard)
     return state
 
@@ -168,7 +173,7 @@ def _state_to_proto(state: State) -> pb.StateRollup:
     )
 
 
-def _state_from_proto(message: pb.StateRollup, format: int) -> State:
+def _state_from_proto(message: pb.StateRollup, format: int, spine: Sequence[memoryview]) -> State:
     return State(
         shard=ShardId.parse(message.shard_id),
         seqno=message.seqno,
@@ -188,7 +193,7 @@ def _state_from_proto(message: pb.StateRollup, format: int) -> State:
             since=required_antichain(message, "since"),
             upper=required_antichain(message, "upper"),
             next_id=message.next_id,
-            spine=tuple([_spine_batch_of(each) for each in message.spine]),
+            spine=tuple([_spine_batch_of(each, format) for each in spine]),
         ),
         rollups=dict(map(rollup_from_proto, message.rollups)),
         leased_readers=dict(map(leased_from_proto, message.leased_readers)),
@@ -217,11 +222,21 @@ def _spine_batch(each: SpineBatch) -> pb.StateSpineBatch:
     return message
 
 
-def _spine_batch_of(message: pb.StateSpineBatch) -> SpineBatch:
-    batches = tuple([batch_from_proto(batch) for batch in message.batches])
+def _spine_batch_of(data: memoryview, format: int) -> SpineBatch:
+    """A spine batch from its bytes: one batch is parsed after the other, as there may be 100,000."""
+    rest, found = cut(data, pb.StateSpineBatch.BATCHES_FIELD_NUMBER)
+    message = known(pb.StateSpineBatch, rest, format, STATE_FORMAT)
+    check_fields(message, format)
+    batches = tuple([_batch_of(each, format) for each in paced(found)])
     check(len(batches) == message.count, "a spine batch holds its batches", lo=message.lo)
     sums = Sums.of(batches)
     return of_sums(message.lo, message.hi, batches, sums, level=message.level, claim=_claim(message, "claim"))
+
+
+def _batch_of(data: memoryview, format: int) -> HollowBatch:
+    message = known(types_pb2.HollowBatch, data, format, STATE_FORMAT)
+    check_fields(message, format)
+    return batch_from_proto(message)
 
 
 # ---- diffs -------------------------------------------------------------------------------------------------------
