@@ -1,7 +1,7 @@
 """Work in proportion to a shard, in pieces between which its thread may give way.
 
 Python runs one thread at a time: while a worker decodes a state of 100,000 batches, an event loop beside it gets every
-other turn at best. What loops over such a state loops over ``paced(...)`` of it, and whoever runs it says, by
+other turn at best. What loops over such a state loops over ``paced(...)`` of it, and what runs it says, by
 ``pausing``, what is done between the pieces; without that nothing is. Source: docs/scaling.md, one shard among many.
 """
 

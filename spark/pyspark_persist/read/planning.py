@@ -4,6 +4,7 @@ Splits are by key range, so no split is wrong alone and no shuffle is needed. So
 """
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -42,6 +43,8 @@ TIMES_END: Final = 1 << 64
 PARALLEL_BYTES: Final = 8 << 20
 """Encoded bytes that take several times as long to read as a partition costs."""
 
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|`(?:[^`]|``)*`")
+_ESCAPE: Final = re.compile(r"\\(?![%_])")
 _LATEST_OF_CLOSED: Final = (1 << 63) - 1
 
 
@@ -125,9 +128,29 @@ def resolved(conditions: str | Where, schema: "persist.Schema") -> Where:
             raise _unknown(name, known)
         return stored_name(column)
 
+    if isinstance(conditions, str):
+        _check_quotes(conditions)
     predicate = Predicate.parse(conditions).renamed(stored)
     predicate.check(schema)
     return [predicate]
+
+
+def _check_quotes(text: str) -> None:
+    """Refuse what Spark reads otherwise: to it ``"a"`` is a text, and in texts a backslash begins an escape."""
+    outside = _QUOTED.sub("''", text)
+    if '"' in outside:
+        raise InvalidArgument(
+            "a double quote begins a text in Spark, and a column elsewhere",
+            hint="write `column` and 'text'",
+            at=outside[outside.index('"') :][:20],
+        )
+    escape = _ESCAPE.search(text)
+    if escape is not None:
+        raise InvalidArgument(
+            "a backslash in a text is an escape in Spark, and none here",
+            hint="only \\% and \\_ of 'like' are understood; choose by others with DataFrame.where",
+            at=text[escape.start() :][:20],
+        )
 
 
 def _unknown(name: str, known: list[str]) -> InvalidArgument:

@@ -1,4 +1,4 @@
-"""Work in proportion to a shard gives way between its pieces, where whoever runs it says how."""
+"""Work in proportion to a shard gives way between its pieces, where what runs it says how."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ def test_items_come_as_they_are_with_a_pause_between_pieces() -> None:
     items = range(3 * PIECE)
     assert pausing(lambda: seen.append("pause"), lambda: [*paced(items)]) == [*items]
     assert len(seen) == 2
-    assert paced(items) is items, "whoever comes after says it anew"
+    assert paced(items) is items, "what comes after says it anew"
 
 
 def test_what_the_work_raises_is_raised_and_the_pause_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""A message that is cut at a repeated field is that message, and what is none is told so."""
+"""A message that is cut at a repeated field is that message, and what is none is refused."""
 
 import pytest
 from hypothesis import given

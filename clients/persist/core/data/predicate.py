@@ -1,7 +1,8 @@
 """Predicates on columns: comparisons joined by ``and`` and ``or``, to filter rows and to skip parts by statistics.
 
-Values compare in canonical order: NaN equals NaN and lies beyond infinity, -0.0 equals 0.0, text by UTF-8 bytes. As in
-SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: kernel.md sections 1 and 7.
+Values compare in canonical order: NaN equals NaN and lies beyond infinity, -0.0 equals 0.0, text by UTF-8 bytes.
+Numbers are compared as the numbers they are, not rounded to the type of the column: a float32 of 0.1 is more than 0.1.
+As in SQL a comparison with null does not hold; only ``is null`` finds nulls. Source: kernel.md sections 1 and 7.
 """
 
 import functools
@@ -38,7 +39,11 @@ _HINT: Final = "such as \"id >= 5 and (name = 'x' or name like 'y%')\", or [('id
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """Conditions that must all hold. Picklable."""
+    """Conditions that must all hold. Picklable.
+
+    Numbers are not rounded to the type of a column: a float32 of 0.1 is more than 0.1, and equals no such number. In
+    text one with an exponent is a double. A Python float beside whole numbers and decimals is meant by its digits.
+    """
 
     conditions: tuple[Condition, ...] = ()
 
@@ -267,6 +272,7 @@ def _may_hold(condition: Condition, stats: ColumnStats, given: pa.DataType, rows
     if isinstance(condition.value, pa.Array):
         # Bounds that are said beside it skip parts for less than to look at each value.
         return True
+    condition = condition.fitted(given)
     condition.literals(given)
     if stats.lower is None and stats.upper is None:
         # No bounds: unknown, or nothing but NaN.
@@ -324,6 +330,7 @@ def _key_bounds(condition: Condition, given: pa.DataType, *, alone: bool) -> Key
     """Where all keys lie whose first column is so. ``alone``: it is the whole key."""
     if condition.op == "is null":
         return KeyRange(lower=None, upper=VALUE)
+    condition = condition.fitted(given)
     if condition.op in ("is not null", "!=", "not in"):
         return KeyRange(lower=VALUE, upper=None)
     encoded = encode([condition.literals(given)], last=alone).to_pylist()

@@ -140,7 +140,7 @@ class Schema:
         Raises InvalidArgument (not a schema), CodecMismatch (``codec`` has another name), TypeNotSupported.
         """
         if codec is None:
-            return _known(data) if isinstance(data, bytes) else _parsed(data)
+            return _known(bytes(data))
         name, key, val = _stored(data)
         if codec.name != name:
             raise CodecMismatch("written with another codec", hint=f"open it with {name}", got=codec.name, codec=name)

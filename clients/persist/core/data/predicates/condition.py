@@ -3,6 +3,7 @@
 import bisect
 import decimal
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
@@ -14,6 +15,7 @@ from persist.arrow import ArrowArray
 from persist.arrow.exact import cast_exactly
 from persist.core.data.encoding import encode_key
 from persist.core.data.predicates.functions import result_type
+from persist.core.data.predicates.text import Double
 from persist.core.data.types import T, is_nested, is_text
 from persist.core.data.values import stored
 from persist.errors import InvalidArgument
@@ -24,6 +26,9 @@ Made = TypeVar("Made")
 OR: Final = "or"
 ROWS: Final = "rows in"
 ARROW: Final = "arrow"
+FLOAT_BITS: Final = 64
+APART_MAX: Final = 10**15
+"""Numbers of so many units and more may be equal as doubles: these have 15 digits."""
 
 
 class AllOf(Protocol):
@@ -66,12 +71,15 @@ class Condition:
         """The values but null, in order, in the type of what it is about. Raises InvalidArgument: one does not fit."""
         return self._once(column, lambda: _literals(self, column))
 
+    def fitted(self, column: pa.DataType) -> "Condition":
+        """The same about values that the column can hold: between two floats of 32 bits lie many numbers, which equal
+        neither. Raises InvalidArgument.
+        """
+        return self._once(("fitted", column), lambda: _fitted(self, column))
+
     def rows(self, columns: tuple[pa.DataType, ...]) -> ArrowArray:
         """The canonical bytes of the rows that are looked for, each column's type given. Raises InvalidArgument."""
-        return self._once(
-            columns,
-            lambda: encode_key([each.literals(column) for each, column in zip(self.each, columns, strict=True)]),
-        )
+        return self._once(columns, lambda: _rows(self, columns))
 
     def canonical(self, column: pa.DataType) -> ArrowArray:
         """The canonical bytes of those. Raises InvalidArgument."""
@@ -193,6 +201,44 @@ def _literals(condition: Condition, column: pa.DataType) -> ArrowArray:
         ) from error
 
 
+def _rows(condition: Condition, columns: tuple[pa.DataType, ...]) -> ArrowArray:
+    about = list(zip(condition.each, columns, strict=True))
+    sought = encode_key([each.literals(column) for each, column in about])
+    between = [_between(each, column) for each, column in about if _is_narrow(column)]
+    return sought.filter(pa.array(~np.logical_or.reduce(between))) if between else sought
+
+
+def _is_narrow(column: pa.DataType) -> bool:
+    return T.is_floating(column) and column.bit_width < FLOAT_BITS
+
+
+def _fitted(condition: Condition, column: pa.DataType) -> Condition:
+    op = condition.op
+    if not _is_narrow(column) or op.startswith("is ") or not condition.column:
+        return condition
+    literals, between = condition.literals(column), _between(condition, column)
+    if not between.any():
+        return condition
+    if op in ("=", "in", "!=", "not in"):
+        kept = tuple(literals.filter(pa.array(~between)).to_pylist())
+        return replace(condition, op="in" if op in ("=", "in") else "not in", value=kept)
+    [near] = literals.to_numpy(zero_copy_only=False)
+    # SUBTLE: numpy rounds a float of Python's to the width of what it is compared with.
+    above = np.nextafter(near, near.dtype.type(np.inf)) if float(near) < float(condition.value) else near
+    return replace(condition, op="<" if op in ("<", "<=") else ">=", value=float(above))
+
+
+def _between(condition: Condition, column: pa.DataType) -> Any:
+    """For each literal of a column of narrow floats whether it is none of them: a mask, as numpy has them."""
+    values = condition.value if condition.op in ("in", "not in") else (condition.value,)
+    near = condition.literals(column).cast(pa.float64())
+    if isinstance(values, pa.Array):
+        return np.zeros(len(near), dtype=np.bool_)
+    exact = [value.as_py() if isinstance(value, pa.Scalar) else value for value in values if value is not None]
+    meant = np.array([float(value) for value in exact], dtype=np.float64)
+    return (meant != near.to_numpy(zero_copy_only=False)) & ~np.isnan(meant)
+
+
 def _by_type(values: Iterable[AnyValue]) -> Collection[list[tuple[int, AnyValue]]]:
     """The values but null with their places, those of a type together."""
     found: dict[type, list[tuple[int, AnyValue]]] = {}
@@ -209,7 +255,11 @@ def _alike(values: list[Any], given: pa.DataType) -> ArrowArray:
         raise TypeError("only bool columns compare to bool")
     if isinstance(first, pa.Scalar):
         return pa.concat_arrays([cast_exactly(pa.repeat(value, 1), given) for value in values])
-    if T.is_decimal(given) and not isinstance(first, decimal.Decimal):
+    if isinstance(first, int | float | decimal.Decimal) and (T.is_date(given) or T.is_timestamp(given)):
+        raise TypeError("dates and times are written as text, or given as such")
+    if isinstance(first, Double) and (T.is_integer(given) or T.is_decimal(given)):
+        _check_apart(values, given)
+    if T.is_decimal(given) and not isinstance(first, decimal.Decimal | str):
         return cast_exactly(pa.array([str(value) for value in values]), given)
     if isinstance(first, str) and not is_text(given):
         return pa.concat_arrays([_from_text(value, given) for value in values])
@@ -218,14 +268,37 @@ def _alike(values: list[Any], given: pa.DataType) -> ArrowArray:
         if any(value != int(value) for value in values):
             raise ValueError("not a whole number")
         values = [int(value) for value in values]
-    if T.is_floating(given) and isinstance(first, decimal.Decimal):
-        values = [float(value) for value in values]
+    if T.is_floating(given):
+        return _floats(values, given)
     return pa.array(values, given)
+
+
+def _floats(values: list[Any], given: pa.DataType) -> ArrowArray:
+    """Those next to these: ``Condition.fitted`` knows which of them are others."""
+    if isinstance(values[0], decimal.Decimal | Double):
+        values = [float(value) for value in values]
+        if any(map(math.isinf, values)):
+            raise OverflowError("beyond all doubles")
+    return pa.array(values, pa.float64()).cast(given, safe=False)
+
+
+def _check_apart(values: list[Double], given: pa.DataType) -> None:
+    """Refuse doubles that may be next to several values of the column: engines differ in what equals them."""
+    unit = 10 ** (given.scale if T.is_decimal(given) else 0)
+    wide = T.is_decimal(given) or given.bit_width == FLOAT_BITS
+    for value in values:
+        if wide and math.isfinite(value) and abs(decimal.Decimal(value)) * unit >= APART_MAX:
+            raise InvalidArgument(
+                "as a double this is next to several values of the column",
+                hint="write all its digits, without an exponent",
+                value=value,
+                type=str(given),
+            )
 
 
 def _from_text(value: str, given: pa.DataType) -> ArrowArray:
     """A date, time, timestamp or bytes written as text; a zoned timestamp without a zone is UTC."""
-    if T.is_integer(given) or T.is_floating(given):
+    if T.is_integer(given) or T.is_floating(given) or T.is_decimal(given):
         raise TypeError("numbers are not quoted")
     if T.is_timestamp(given) and given.tz is not None:
         try:

@@ -65,6 +65,7 @@ def holds(condition: Condition, rows: Rows) -> pa.BooleanArray:
     if condition.op == "is not null":
         return column.is_valid()
     given = column.type
+    condition = condition.fitted(given)
     values = condition.literals(given)
     if condition.op.endswith("like"):
         like = pc.fill_null(pc.match_like(column, condition.value), condition.op == "not like")

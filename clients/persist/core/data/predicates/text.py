@@ -1,10 +1,11 @@
 """Predicates as text: ``id >= 5 and (name like 'x%' or kind in ('a', 'b')) and year(at) between 2020 and 2024``.
 
-Columns are bare names, or quoted with double quotes or backticks. Values are numbers, 'text' ('' for a quote), true and
-false. Dates and times are written as text.
+Columns are bare names, or quoted with double quotes or backticks. Values are numbers (exact, or with an exponent a
+double), 'text' ('' for a quote), true and false. Dates and times are written as text.
 """
 
 import decimal
+import math
 import re
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +35,10 @@ _OPPOSITE: Final = {
 _NO_COLUMN: Final = ("and", "or", "not")
 NESTED_MAX: Final = 32
 """Parentheses within each other."""
+
+
+class Double(float):
+    """A number written with an exponent. A float that is given as such is meant by the digits that Python shows."""
 
 
 def parse_text(text: str) -> list[Term]:
@@ -174,12 +179,20 @@ class _Parser:
             raise self.error("expected a text", back=1)
         return pattern
 
+    def _number(self, text: str) -> int | Double | decimal.Decimal:
+        """As SQL has it: with an exponent a double, else exact."""
+        if "e" not in text.lower():
+            return int(text) if re.fullmatch(r"[+-]?\d+", text) else decimal.Decimal(text)
+        if math.isinf(found := Double(text)):
+            raise self.error("the number is beyond all doubles", back=1)
+        return found
+
     def _value(self) -> AnyValue:
         kind, text = self._take()
         if kind == "text":
             return text[1:-1].replace("''", "'")
         if kind == "number":
-            return int(text) if re.fullmatch(r"[+-]?\d+", text) else decimal.Decimal(text)
+            return self._number(text)
         if kind == "word" and text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise self.error("expected a value", back=1)
