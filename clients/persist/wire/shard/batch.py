@@ -4,6 +4,7 @@ Encoding a batch is remembered with the batch: it goes into a diff, into pushes 
 Source: docs/formats.md, batches.
 """
 
+import functools
 from typing import Final
 
 from persist.core.frontier import Antichain, Description
@@ -27,7 +28,13 @@ def antichain_to_proto(frontier: Antichain) -> pb.Antichain:
 
 def antichain_from_proto(message: pb.Antichain) -> Antichain:
     """The frontier of a message. Raises InvalidArgument for more than one element."""
-    return Antichain(tuple(message.elements))
+    return _antichain(*message.elements)
+
+
+@functools.lru_cache(maxsize=4096)
+def _antichain(*elements: int) -> Antichain:
+    """The same object again: each batch begins where another ends, and most have one since."""
+    return Antichain(elements)
 
 
 def required_antichain(message: AnyMessage, name: str) -> Antichain:
