@@ -192,6 +192,34 @@ def test_another_log_is_never_taken_for_the_one_that_was_read(here: Location, ow
     assert own.there(here, "t") == before
 
 
+def test_numbers_of_transactions_that_go_down_are_no_lost_log(here: Location, own: Shop) -> None:
+    own.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with own.source(here, "t") as pipeline:
+        own.run("SET gtid_domain_id = 5", "INSERT INTO t VALUES (1)", "SET gtid_domain_id = 0, gtid_seq_no = 1000")
+        own.run("INSERT INTO t VALUES (2)")
+        follows(here, own, pipeline, "t")
+        own.run("SET gtid_seq_no = 500", "INSERT INTO t VALUES (3)")
+        follows(here, own, pipeline, "t")
+        own.run("FLUSH BINARY LOGS")
+        follows(here, own, pipeline, "t")
+        # A file that the server still reads for a connection that is gone stays, until it has noticed that.
+        while len(own.select("SHOW BINARY LOGS")) > 1:
+            own.run(f"PURGE BINARY LOGS TO '{own.select('SHOW MASTER STATUS')[0][0]}'")
+        own.run("FLUSH BINARY LOGS DELETE_DOMAIN_ID = (5)", "INSERT INTO t VALUES (4)")
+        assert [str(row[0]).split("-")[0] for row in own.select("SELECT @@gtid_binlog_pos")] == ["0"]
+        follows(here, own, pipeline, "t")
+    with own.pipeline(here) as again:
+        own.run("INSERT INTO t VALUES (5)")
+        follows(here, own, again, "t")
+        before = own.there(here, "t")
+        own.run(
+            "RESET MASTER", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (6)"
+        )
+        with pytest.raises((UpstreamReplaced, UpstreamRegressed)):
+            again.step()
+        assert own.there(here, "t") == before
+
+
 def test_files_that_were_put_back_are_not_forgotten_once_they_grew(here: Location, own: Shop, tmp_path: Path) -> None:
     data, earlier = own.server.directory / "data", tmp_path / "earlier"
 

@@ -163,7 +163,7 @@ class MySqlReader:
             upstream.check_mark(session, self._definition, self._mark)
         high, mark = upstream.end_of_log(session, self._definition.base)
         low = upstream.begin_of_log(session, self._definition.base)
-        upstream.check_grown(self._mark, high, mark)
+        upstream.check_grown(session, self._definition, self._mark, high, mark)
         self._session, self._mark = session, mark or self._mark
         if file_of(self._mark.offset) > file_of(self._definition.mark.offset) or self._is_due():
             self._remark()

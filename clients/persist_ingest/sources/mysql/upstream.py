@@ -86,11 +86,10 @@ def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark
 
     Where the server purged that file it cannot be asked: then what it wrote since has to be more, see ``check_grown``.
     """
-    file = file_of(mark.offset)
-    if position(file, 0) < begin_of_log(session, definition.base):
+    if not _is_kept(session, definition, mark):
         return
-    found = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (definition.file_name(file), place_of(mark.offset)))[0]
-    if found is None or sorted(str(found).split(",")) != sorted(mark.gtids.split(",")):
+    found = _gtids_at(session, definition, mark)
+    if not _same(found, mark):
         raise HistoryLost(
             "the binlog is not the one that was read: it was reset, restored or lost its end",
             hint=f"{_NEW_SOURCE} (after RESET MASTER, a restore, or a crash that lost what was not synced)",
@@ -100,11 +99,19 @@ def check_mark(session: MySqlConnection, definition: MySqlDefinition, mark: Mark
         )
 
 
-def check_grown(before: Mark, offset: int, now: Mark | None) -> None:
-    """Raise HistoryLost where the log ends before where it did, or has less transactions."""
+def check_grown(
+    session: MySqlConnection, definition: MySqlDefinition, before: Mark, offset: int, now: Mark | None
+) -> None:
+    """Raise HistoryLost where the log ends before where it did, or has less transactions.
+
+    Numbers of transactions alone may go down in a log that lost nothing: gtid_seq_no sets them, and a domain that is
+    not used any more can be deleted. Then the place that was reached has what it had.
+    """
     missing = now is not None and any(
         _sequences(now.gtids).get(domain, -1) < number for domain, number in _sequences(before.gtids).items()
     )
+    if missing and _is_kept(session, definition, before):
+        missing = not _same(_gtids_at(session, definition, before), before)
     if missing or offset < before.offset:
         raise HistoryLost(
             "the binlog has less than it had: it was reset, restored or lost its end",
@@ -112,6 +119,22 @@ def check_grown(before: Mark, offset: int, now: Mark | None) -> None:
             had=f"{Lsn(before.offset)} {before.gtids}",
             has=f"{Lsn(offset)} {now.gtids if now else ''}",
         )
+
+
+def _is_kept(session: MySqlConnection, definition: MySqlDefinition, mark: Mark) -> bool:
+    """Whether the file is there that a place is in: what is there can be asked for."""
+    return position(file_of(mark.offset), 0) >= begin_of_log(session, definition.base)
+
+
+def _gtids_at(session: MySqlConnection, definition: MySqlDefinition, mark: Mark) -> str | None:
+    """The GTIDs before that place; None: no transaction ends there."""
+    name, place = definition.file_name(file_of(mark.offset)), place_of(mark.offset)
+    found = session.row("SELECT BINLOG_GTID_POS(%s, %s)", (name, place))[0]
+    return None if found is None else str(found)
+
+
+def _same(found: str | None, mark: Mark) -> bool:
+    return found is not None and sorted(found.split(",")) == sorted(mark.gtids.split(","))
 
 
 def _sequences(gtids: str) -> dict[str, int]:
