@@ -55,10 +55,10 @@ class Runtime(Protocol):
         ...
 
 
-_PIECE_SECONDS: Final = 0.003
+_PIECE_SECONDS: Final = 0.002
 """CPU of work, after which its thread looks whether the loop is busy."""
 _LOOK_SECONDS: Final = 0.000_2
-_LOOPS_SHARE: Final = 2.0
+_LOOPS_SHARE: Final = 3.0
 """Time that is left to a busy loop, in pieces."""
 
 _computing: Final = PerProcess(lambda: ThreadPoolExecutor((os.cpu_count() or 1) + 4, "persist-work"))

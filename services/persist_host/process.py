@@ -25,9 +25,9 @@ MALLOC_OPTIONS: Final = ((-8, 2), (-3, 256 << 10), (-1, 1 << 20))
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread that computes keeps the event loop waiting, a tenth of Python's default: the loop comes first."""
 
-GARBAGE_AFTER: Final = 50_000
+GARBAGE_AFTER: Final = 3_000
 """Objects more than before after which cycles are looked for among them. Every thread stands meanwhile: up to 0.3 us an
-object, as those that were made last are no longer at hand."""
+object, as those that were made last are no longer at hand. So few that no call waits for longer than a millisecond."""
 
 
 class Stoppable(Protocol):
