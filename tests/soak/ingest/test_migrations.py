@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,12 @@ class Ingester:
     def check(self) -> None:
         """It has not ended by itself."""
         assert self.process is not None
-        assert self.process.returncode is None, self._log.read_text()[-3000:]
+        assert self.process.returncode is None, self.last_words()
+
+    def last_words(self) -> str:
+        """Whether it runs, and what it wrote last."""
+        assert self.process is not None
+        return f"ended with {self.process.returncode}: {self._log.read_text()[-3000:]}"
 
     def kill(self) -> None:
         self.check()
@@ -155,6 +160,12 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
         target=_guarded, args=(failures, _kill, here, ingesters, upstream, sessions, seen, stopping), daemon=True
     )
     killing.start()
+
+    def check() -> None:
+        """Nothing of what is done to the source ended by itself."""
+        assert mender.failure is None, mender.failure
+        assert not failures, failures
+
     begun = time.monotonic()
     try:
         for number in range(1, POINTS + 1):
@@ -162,10 +173,14 @@ def test_every_table_is_what_select_says_or_its_stall_is_named(
                 time.sleep(0.2)
             assert not failures, failures
             with still(sessions):
-                _compare(here, dsn, number, seen, mender)
+                _compare(here, dsn, number, seen, check)
             assert not any(thread.failure for thread in threads), [thread.failure for thread in threads]
         counts = status(here, "shop", ask_upstream=False, count_rows=True).counts
         assert not any(each.negative for each in counts.values()), counts
+    except AssertionError as error:
+        for each in ingesters:
+            error.add_note(each.last_words())
+        raise
     finally:
         stopping.set()
         for ending in (*threads, killing):
@@ -220,7 +235,7 @@ def _kill(
             each.check()
 
 
-def _compare(here: Location, dsn: str, number: int, seen: Seen, mender: Mender) -> None:
+def _compare(here: Location, dsn: str, number: int, seen: Seen, check: Callable[[], None]) -> None:
     with _connected(dsn) as connection:
         connection.execute(f"INSERT INTO marks VALUES ({number})".encode())
         give_up = time.monotonic() + FOLLOW_SECONDS
@@ -228,7 +243,7 @@ def _compare(here: Location, dsn: str, number: int, seen: Seen, mender: Mender) 
         left = set(TABLES)
         named: dict[str, str] = {}
         while left and time.monotonic() < give_up:
-            assert mender.failure is None, mender.failure
+            check()
             time.sleep(0.2)
             source = Records(client(here)).source("shop")
             assert MARKS not in source.troubles, source.troubles[MARKS]
