@@ -14,10 +14,14 @@ __all__ = ["cut"]
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
 
-def cut(data: bytes | memoryview, number: int) -> tuple[bytes, list[memoryview]]:
+class _Malformed(Exception):
+    """These bytes are no message."""
+
+
+def cut(data: bytes | memoryview, number: int, **place: object) -> tuple[bytes, list[memoryview]]:
     """The message without its field ``number``, which is a repeated one of messages, and the bytes of each of these.
 
-    Raises CorruptData for what is no message.
+    ``place`` goes into errors. Raises CorruptData for what is no message.
     """
     view = memoryview(data)
     rest, found = [], list[memoryview]()
@@ -28,8 +32,10 @@ def cut(data: bytes | memoryview, number: int) -> tuple[bytes, list[memoryview]]
                 found.append(view[payload:end])
                 rest.append(view[kept:start])
                 kept = end
-    except IndexError as error:
-        raise _corrupt() from error
+    except (IndexError, _Malformed) as error:
+        raise CorruptData(
+            "stored bytes are corrupt: not a message", hint="stop, and run persist fsck", **place
+        ) from error
     rest.append(view[kept:])
     return b"".join(rest), found
 
@@ -50,9 +56,9 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, int, int]]:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             at += 8 if kind == _EIGHT_BYTES else 4
         else:
-            raise _corrupt()
+            raise _Malformed
         if at > size:
-            raise _corrupt()
+            raise _Malformed
         yield start, payload, at, tag >> 3 if kind == _SIZED else 0
 
 
@@ -70,8 +76,4 @@ def _number(view: memoryview, at: int) -> tuple[int, int]:
             return value, at + 1
         shift += 7
         if shift > 63:
-            raise _corrupt()
-
-
-def _corrupt() -> CorruptData:
-    return CorruptData("stored bytes are corrupt: not a message", hint="stop, and run persist fsck")
+            raise _Malformed

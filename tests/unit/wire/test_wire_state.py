@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from google.protobuf.message import Message
@@ -222,6 +222,37 @@ def test_field_this_release_does_not_know_is_a_version_mismatch(nested):
         message.MergeFromString(unknown)
     with pytest.raises(VersionMismatch):
         decode_diff(_diff(message), SHARD, 301)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        lambda message: message,
+        lambda message: message.spine[0],
+        lambda message: message.spine[0].batches[0],
+        lambda message: message.spine[0].batches[0].runs[0].parts[0],
+    ],
+    ids=["top level", "spine batch", "batch", "part"],
+)
+def test_field_this_release_does_not_know_in_a_rollup_is_a_version_mismatch(at):
+    message = state_pb2.StateRollup.FromString(ROLLUP[14:])
+    at(message).MergeFromString(b"\x80\x7d\x01")
+    with pytest.raises(VersionMismatch) as refused:
+        decode_rollup(framed(b"pROL", STATE_FORMAT, _binding(), message), SHARD, 301)
+    assert (refused.value.details["shard"], refused.value.details["seqno"]) == (str(SHARD), "301")
+
+
+@pytest.mark.parametrize("bad", [b"\x0b", b"\x32\x05\x08"], ids=["group", "beyond the end"])
+def test_spine_that_is_no_message_names_its_shard(bad):
+    class Broken:
+        """What else there is stands as it was written."""
+
+        def SerializeToString(self, deterministic):
+            return ROLLUP[14:] + b"\x5a" + bytes([len(bad)]) + bad
+
+    with pytest.raises(CorruptData) as refused:
+        decode_rollup(framed(b"pROL", STATE_FORMAT, _binding(), cast(Any, Broken())), SHARD, 301)
+    assert (refused.value.details["shard"], refused.value.details["seqno"]) == (str(SHARD), "301")
 
 
 def _without_since(message: state_pb2.StateRollup) -> None:

@@ -140,7 +140,8 @@ class Schema:
         Raises InvalidArgument (not a schema), CodecMismatch (``codec`` has another name), TypeNotSupported.
         """
         if codec is None:
-            return _known(bytes(data))
+            # Bytes are looked up; what is none is found out by who parses it.
+            return _known(data) if isinstance(data, bytes) else _parsed(data)  # type: ignore[redundant-expr]  # callers without a type checker
         name, key, val = _stored(data)
         if codec.name != name:
             raise CodecMismatch("written with another codec", hint=f"open it with {name}", got=codec.name, codec=name)

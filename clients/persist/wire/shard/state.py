@@ -26,7 +26,7 @@ from persist.core.shard.diff import (
 from persist.core.shard.state import STATE_FORMAT, State
 from persist.core.shard.table import Table
 from persist.core.shard.trace import Claim, SpineBatch, Sums, Trace, of_sums
-from persist.errors import CorruptData, UsageError, check
+from persist.errors import CorruptData, UsageError, VersionMismatch, check
 from persist.typed import AnyMessage, AnyValue
 from persist.v1 import state_pb2 as pb
 from persist.v1 import types_pb2
@@ -119,7 +119,7 @@ def decode_rollup(data: bytes, shard: ShardId, seqno: int) -> State:
         shard=shard,
         seqno=seqno,
     )
-    rest, spine = cut(body, pb.StateRollup.SPINE_FIELD_NUMBER)
+    rest, spine = cut(body, pb.StateRollup.SPINE_FIELD_NUMBER, shard=shard, seqno=seqno)
     message = known(pb.StateRollup, rest, format, STATE_FORMAT, shard=shard, seqno=seqno)
     state = _understood(partial(_state_from_proto, spine=spine), message, format, shard, seqno)
     check(state.shard == shard and state.seqno == seqno, "a rollup holds what it is named after", shard=shard)
@@ -134,6 +134,8 @@ def _understood(read: Callable[[AnyValue, int], V], message: AnyMessage, format:
     check_fields(message, format)
     try:
         return read(message, format)
+    except VersionMismatch:
+        raise  # Whole, but of another release: that is no damage.
     except UsageError as error:
         raise CorruptData(
             "stored state is corrupt: values out of range", hint="run persist fsck", shard=shard, seqno=seqno
@@ -193,7 +195,7 @@ def _state_from_proto(message: pb.StateRollup, format: int, spine: Sequence[memo
             since=required_antichain(message, "since"),
             upper=required_antichain(message, "upper"),
             next_id=message.next_id,
-            spine=tuple([_spine_batch_of(each, format) for each in spine]),
+            spine=tuple([_spine_batch_of(each, format, message.shard_id, message.seqno) for each in spine]),
         ),
         rollups=dict(map(rollup_from_proto, message.rollups)),
         leased_readers=dict(map(leased_from_proto, message.leased_readers)),
@@ -222,19 +224,19 @@ def _spine_batch(each: SpineBatch) -> pb.StateSpineBatch:
     return message
 
 
-def _spine_batch_of(data: memoryview, format: int) -> SpineBatch:
+def _spine_batch_of(data: memoryview, format: int, shard: str, seqno: int) -> SpineBatch:
     """A spine batch from its bytes: one batch is parsed after the other, as there may be 100,000."""
-    rest, found = cut(data, pb.StateSpineBatch.BATCHES_FIELD_NUMBER)
-    message = known(pb.StateSpineBatch, rest, format, STATE_FORMAT)
+    rest, found = cut(data, pb.StateSpineBatch.BATCHES_FIELD_NUMBER, shard=shard, seqno=seqno)
+    message = known(pb.StateSpineBatch, rest, format, STATE_FORMAT, shard=shard, seqno=seqno)
     check_fields(message, format)
-    batches = tuple([_batch_of(each, format) for each in paced(found)])
+    batches = tuple([_batch_of(each, format, shard, seqno) for each in paced(found)])
     check(len(batches) == message.count, "a spine batch holds its batches", lo=message.lo)
     sums = Sums.of(batches)
     return of_sums(message.lo, message.hi, batches, sums, level=message.level, claim=_claim(message, "claim"))
 
 
-def _batch_of(data: memoryview, format: int) -> HollowBatch:
-    message = known(types_pb2.HollowBatch, data, format, STATE_FORMAT)
+def _batch_of(data: memoryview, format: int, shard: str, seqno: int) -> HollowBatch:
+    message = known(types_pb2.HollowBatch, data, format, STATE_FORMAT, shard=shard, seqno=seqno)
     check_fields(message, format)
     return batch_from_proto(message)
 

@@ -277,3 +277,9 @@ def test_bytes_that_were_changed_anywhere_are_a_schema_or_refused():
             except PersistError:
                 refused += 1
     assert refused > 100
+
+
+@pytest.mark.parametrize("bad", ["text", None, 5, bytearray(b"zz"), b"zz"])
+def test_what_is_no_stored_schema_is_refused(bad):
+    with pytest.raises(InvalidArgument, match="not a schema"):
+        Schema.from_bytes(bad)
